@@ -131,6 +131,23 @@ def test_a_node_that_waits_for_a_view_names_the_one_that_should_propose_it():
     assert nodes["0"].awaited() == {"1", "2", "3"}  # who must accept its view; it is itself nobody to wait for
 
 
+def test_who_is_waited_for_in_vain_is_named_with_those_that_every_way_there_leads_over():
+    """What one of them keeps back is heard of nobody else."""
+    path, ring = agreeing(Network.path(5)), agreeing(Network.ring(5))
+    assert path["3"].between({"0"}) == {"1", "2"}
+    assert path["3"].between({"2", "4"}) == set()  # its neighbors
+    assert ring["3"].between({"0", "1"}) == set()  # around either side
+    gossip(ring, set(), times=1)
+    ring["3"].update({"4"}, (), 1e9, 0.0)  # now the ring is a path, whose end is this node
+    assert ring["3"].between({"4"}) == {"0", "1", "2"}
+    spare = {name: replace(path[name].own, version=1, fallback=(other,)) for name, other in (("0", "4"), ("4", "0"))}
+    path["3"].add(spare)
+    assert path["3"].between({"0"}) == set()  # the other way over a fallback edge
+    with pytest.raises(BelowQuorum):
+        path["3"].update({"2", "4"}, (), 1e9, 0.0)
+    assert path["3"].between({"0", "2"}) == set()  # it hears nobody
+
+
 def test_a_node_that_was_left_out_is_told_what_to_do():
     nodes = agreeing(Network.ring(5))
     gossip({name: views for name, views in nodes.items() if name != "3"}, {"3"})

@@ -24,6 +24,11 @@ def test_nodes_stay_until_those_beyond_a_lost_one_have_found_them():
     assert cases.play_in_clear(10273, lies=[(cases.Case.forge, 1)]) == "answer (forge)"  # a member forges statuses too
 
 
+def test_an_agreement_that_is_held_up_names_the_member_that_keeps_statuses_back():
+    """Seed 9754: member c keeps back that node f is dead. Nodes beyond c named the one that should propose a view, and their own neighbors."""
+    assert cases.play(9754) == "too few left, error names a node, then one answer (withhold)"
+
+
 @pytest.mark.parametrize(
     "given", [{"nodes": 3, "copies": 1}, {"nodes": 4, "liars": 1}, {"nodes": 5, "quorum": 4, "liars": 2}]
 )

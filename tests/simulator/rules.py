@@ -102,6 +102,8 @@ RULES: dict[str, tuple[Callable[[], Any], Case, int]] = {
         without_line(L, "hangs", ("return self.stuck(n, now)", "return None")), simulated(), 113),
     "an agreement that is held up ends": (
         without_line(N, "check_losses", ("if still > most and", "if False and")), simulated("withhold"), 2),
+    "an agreement that is held up names those that all ways lead over": (
+        without_line(N, "check_losses", (" | self.agreement.views.between(late)", "")), simulated("withhold"), 2),
     "nodes stay until all know the final answer": (
         without_line(A, "may_leave", ("if seconds >= self._stays:", "if True:")),
         test("protocol", "a_node_leaves_when_all_know_the_final_answer_and_its_neighbors_know_that"), 0),

@@ -400,7 +400,8 @@ class NodeProtocol:
         actions, still = self.agreement.check(now), now - self.live.moved_at
         most = 2 * max(CLAIMS * self.timeouts.progress, self.timeouts.start)
         if still > most and self.phase is not Phase.FINISHED and self.error is None:
-            who = sorted(self.agreement.false | self.agreement.views.awaited() | self.live.waits_for or self.near)
+            late = self.agreement.false | self.agreement.views.awaited() | self.live.waits_for or self.near
+            who = sorted(late | self.agreement.views.between(late))
             text = f"node {self.name}: nothing has moved for {still:.0f} s (limit {most:g} s), and the nodes have not agreed on going on: "
             text += f"node {', node '.join(who)}, or one on the way, may lie or keep back what others say"
             actions += self.fail(PeerLost(text))

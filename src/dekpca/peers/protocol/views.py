@@ -374,6 +374,16 @@ class Views:
             late |= {self._proposer(reached, wanted, entered)} - {self.name, ""}
         return late | {name for name, status in self.statuses.items() if self.name in status.entered.without}
 
+    def between(self, names: set[str]) -> set[str]:
+        """The nodes that every way from here to one of these leads over: what one of them keeps back, this node does not hear."""
+        up, fallback = self._ways(self.own.entered)
+        graph = nx.Graph([*up, *fallback, (self.name, self.name)])
+        before, found = nx.immediate_dominators(graph.to_directed(), self.name), set[str]()
+        last = names & before.keys() - {self.name}
+        while last := {before[name] for name in last} - {self.name}:
+            found |= last
+        return found
+
     def _finished_without(self, answer: Key) -> str:
         said = (self.own, *self.statuses.values())
         known = {view.key: view for status in said for view in (status.view, status.entered)} | {View().key: View()}
@@ -391,21 +401,26 @@ class Views:
         return f"the other nodes{who} {what} without node {self.name}, which they had not heard from; {rows}. {NOTHING_TO_DO}"
 
     # ------------------------------------------------------------------ proposals
-    def _reached(self, entered: View) -> tuple[set[str], View, bool]:
-        """Members that this node can reach, the view of them, and whether the loss disconnects other nodes."""
+    def _ways(self, entered: View) -> tuple[set[Edge], set[Edge]]:
+        """The edges of a view that work, and the fallback edges that do."""
         members, edges = self.members(entered), self.edges(entered)
         down = {_edge(name, other) for name in members for other in self.status(name).down}
-        up = edges - down
-        reached = _component(self.name, up)
         fallback = {
             _edge(name, other)
             for name in members
             for other in self.status(name).fallback
             if other in members and name in self.status(other).fallback and _edge(name, other) not in edges | down
         }
+        return edges - down, fallback
+
+    def _reached(self, entered: View) -> tuple[set[str], View, bool]:
+        """Members that this node can reach, the view of them, and whether the loss disconnects other nodes."""
+        members, edges = self.members(entered), self.edges(entered)
+        up, fallback = self._ways(entered)
+        reached = _component(self.name, up)
         near, reached = reached, _component(self.name, up | fallback)
         used = {e for e in fallback if reached.issuperset(e)} if reached != near else set()
-        inside = {edge for edge in edges & down if reached.issuperset(edge)}
+        inside = {edge for edge in edges - up if reached.issuperset(edge)}
         missing = members - reached
         silent = {other for edge in edges if reached.intersection(edge) for other in edge} - reached
         view = View(
