@@ -62,7 +62,7 @@ class Compared:
         )
         self.first, self.begun = self._library()
         self.sent = [node.near.samples[0].astype(np.float64) for node in self.first.nodes]
-        self.marks = None if self.first.marks is None else self.first.marks.landmarks
+        self.marks = None if self.first.marks is None else self.first.marks
         points = None if self.marks is None else self.marks.points.astype(np.float64)
         exact = [p.astype(np.float64) for p in self.parts]
         sent = self.sent if asked.exchange_noise else None
