@@ -121,7 +121,7 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
     check_histogram(settings)
     if not exact:
         check_rows_stay(settings)
-        options = _settle_landmarks(options, settings, total)
+        options = _settle_landmarks(options, settings, sizes)
     elif settings.projection is not None and settings.projection.expansion == "landmarks":
         what = "Projection(expansion='landmarks') on a network of one node"
         raise ValueError(f"{what}: there are no landmarks to expand in; use expansion='node'")
@@ -147,11 +147,14 @@ def _columns(asked: Projection, k: int, limit: int, why: str) -> int:
     return k + extra
 
 
-def _settle_landmarks(options: Options, settings: Settings, total: int) -> Options:
+def _settle_landmarks(options: Options, settings: Settings, sizes: np.ndarray) -> Options:
     """The number of landmarks, or of the first stage."""
-    given = settings.n_landmarks
+    given, total, room = settings.n_landmarks, int(sizes.sum()), most_landmarks(settings, sizes)
     if options.landmarks.points is not None:
-        return replace(options, n_landmarks=len(options.landmarks.points))
+        if (m := len(options.landmarks.points)) > room:
+            what = f"landmarks: {m} points, with share_rows=False, secure sums and {total - sizes.max()} rows besides those of the largest node"
+            raise ValueError(f"{what}: the root could compute each row from their products; give at most {room} points")
+        return replace(options, n_landmarks=m)
     if settings.projection is not None:
         wanted = settings.projection.n_landmarks
         count = min(LANDMARKS, max(1, total // 10)) if wanted == "auto" else min(int(wanted), total)
@@ -159,12 +162,20 @@ def _settle_landmarks(options: Options, settings: Settings, total: int) -> Optio
     if given != "auto":
         # the number of rows may be secret; random features do not depend on it
         free = options.privacy is not None or options.random_features
-        return replace(options, n_landmarks=int(given) if free else min(int(given), total))
-    most = options.max_landmarks
+        return replace(options, n_landmarks=int(given) if free else min(int(given), total, room))
+    most = min(options.max_landmarks, room)
     if most == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
         most = 2 * total  # all rows, in addition to the means of clusters
     first = min(max(FIRST_LANDMARKS, 4 * int(options.n_components)), most)
     return replace(options, n_landmarks=first, max_landmarks=most, grow=True)
+
+
+def most_landmarks(settings: Settings, sizes: np.ndarray) -> int:
+    """Where rows may not leave their nodes: half as many as the rows of all nodes but the largest. The root can take its own rows off the totals, and
+    finds every one of the others from the products of more coordinates than there are rows and columns."""
+    if not settings.secure_sums or settings.share_rows or len(sizes) == 1:
+        return int(np.iinfo(np.int64).max)
+    return max(1, int(sizes.sum() - sizes.max()) // 2)
 
 
 def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tuple[int, str]:

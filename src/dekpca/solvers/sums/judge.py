@@ -111,9 +111,12 @@ class JudgingRows:
         return left if left > ROUNDING * missed else 0.0
 
     def _chance(self, rest: Array) -> Array:
+        """Where others see terms, the same for all rows of a node: else the sums of two runs, in which a root tells that a little more is missed, or
+        slightly other landmarks, differ by the one row whose chance has passed its draw."""
         wanted, missed = JUDGES * self.effort, self.all.drawn_from[1]
-        found = chances(rest, self.count, max(self.principal.missed, missed), wanted)
-        return aac.array_namespace(found).clip(found, min=self.all.rows.floor(wanted, self.all.own))
+        if self.all.rows.least > 1:
+            return aac.array_namespace(rest).full_like(rest, self.all.rows.floor(wanted, self.all.own))
+        return chances(rest, self.count, max(self.principal.missed, missed), wanted)
 
     @cached_property
     def weights(self) -> Array:
@@ -203,9 +206,10 @@ class JudgingRows:
         return by_rows(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
 
 
-def least_new(own: int) -> int:
-    """So many new rows at a node of `own` rows, or more, change its part of a judgement by about LEAST_CLUSTER rows in each group."""
-    return GROUPS * LEAST_CLUSTER * max(1, -(-own // JUDGES))
+def least_new(own: int, landmarks: int) -> int:
+    """So many new rows at a node of `own` rows, or more, change its part of a judgement by about LEAST_CLUSTER rows in each group; and they are twice
+    as many as the landmarks: each of fewer rows follows from the products of their coordinates."""
+    return max(GROUPS * LEAST_CLUSTER * max(1, -(-own // JUDGES)), 2 * landmarks)
 
 
 def judging(stage: str) -> str:

@@ -1,0 +1,159 @@
+"""What the totals of `moments` and `judge` tell of single rows, and the limits that follow: how many landmarks, new rows, and rows in a sample."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import least_squares
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+
+from conftest import make_options
+from dekpca import DecentralizedKernelPCA, Network
+from dekpca.kernels import make_kernel
+from dekpca.landmarks import Landmarks
+from dekpca.site import row_keys
+from dekpca.solvers.sums import SumsOptions, sample_size
+from dekpca.solvers.sums.judge import JudgingRows
+from dekpca.solvers.sums.moments import Moments, Principal, Seen
+from dekpca.solvers.sums.rows import SiteRows
+
+RBF = make_kernel("rbf", gamma=1e-3)
+
+
+def site_rows(X, nodes=3):
+    return SiteRows(X, row_keys(0, ["a"], np.array([len(X)])), np.zeros(len(X), np.int64), len(X), nodes, least=5)
+
+
+# ---------------------------------------------------------------------- rows from the products of their coordinates
+def products(X, marks):
+    """The sum of psi psi' that a root sees."""
+    m, found = marks.size, np.zeros((marks.size, marks.size))
+    found[np.triu_indices(m)] = Moments(Seen(site_rows(X), marks, RBF), True, 4, 1.0).term()["second"]
+    return found + np.triu(found, 1).T
+
+
+def rows_found(second, marks, about, tries):
+    """Points that fit to a sum of psi psi': of fewer rows than landmarks, psi is in its span and has leverage 1. `about`: other rows."""
+    m, P, rng = marks.size, marks.points, np.random.default_rng(0)
+    values, vectors = np.linalg.eigh(second)
+    there = values > 1e-11
+    outside, scaled, low, high = (
+        vectors[:, ~there],
+        vectors[:, there] / values[there] ** 0.5,
+        about.min(0),
+        about.max(0),
+    )
+
+    def psi(x):
+        k = np.exp(-RBF.gamma * ((P - x) ** 2).sum(axis=1))
+        return k @ marks.root, (marks.root.T * k) @ (2 * RBF.gamma * (P - x))
+
+    def misfit(x):
+        p = psi(x)[0]
+        return np.append(p @ outside / np.linalg.norm(p), 0.03 * (((p @ scaled) ** 2).sum() - 1))
+
+    def slope(x):
+        p, J = psi(x)
+        size, along = np.linalg.norm(p), p @ J
+        lean = outside.T @ J / size - np.outer(p @ outside, along) / size**3
+        return np.vstack([lean, 0.06 * (p @ scaled) @ (scaled.T @ J)])
+
+    found = []
+    for _ in range(tries):
+        start = np.clip(P[rng.integers(m)] + 0.5 * about.std(0) * rng.normal(size=P.shape[1]), low, high)
+        box, exact = (low - 0.5, high + 0.5), dict.fromkeys(("xtol", "ftol", "gtol"), 1e-14)
+        found.append(
+            least_squares(misfit, start, slope, bounds=box, x_scale=about.std(0) + 0.1, max_nfev=200, **exact).x
+        )
+    return np.array(found)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X = np.random.default_rng(0).permutation(load_digits().data)
+    return X[:600], X[600:], Landmarks.of(X[600:1400:7], RBF)  # 115 landmarks, 64 columns
+
+
+def nearest(found, rows):
+    return np.abs(found[:, None] - rows).max(axis=2).min(axis=1)
+
+
+def test_each_row_follows_from_the_products_of_more_coordinates_than_rows_and_columns(digits):
+    """Before, an honest root read each of 40 rows that an owner had added in the difference of the totals of two honest runs, to 1e-4 of entries from
+    0 to 16, if the others told it what they had added. The nearest other row is 11 to 22 away in most cases."""
+    rows, others, marks = digits
+    before, after = (products(np.concatenate([others, new]), marks) for new in (rows[:0], rows[:40]))
+    off = nearest(rows_found(after - before, marks, others, 8), rows[:40])
+    assert (off < 1e-3).sum() >= 5
+
+
+def test_no_row_follows_from_the_products_of_half_as_many_coordinates_as_rows(digits):
+    """Not in this way; it is no bound on what they determine. A guess at a mean of rows is as near."""
+    rows, others, marks = digits
+    twice = rows[: 2 * marks.size]
+    off = nearest(rows_found(products(twice, marks), marks, others, 8), twice)
+    assert off.min() > 0.5 * nearest(marks.points, twice).min()
+
+
+# ---------------------------------------------------------------------- the limits
+def lopsided(**settings):
+    parts = np.split(load_digits().data[:680] / 16, [600, 640])
+    asked = {"gamma": 0.5, "share_rows": False, "privacy": "secure-sums", "random_state": 0, "tol": 1e-3}
+    return DecentralizedKernelPCA(3, network=3, **asked | settings).fit_parts(parts)
+
+
+def test_there_are_half_as_many_landmarks_as_rows_of_all_nodes_but_the_largest():
+    """Else the root, if its own are most of the rows, computes all others from the products of landmark coordinates."""
+    for given in ("auto", 70):
+        with pytest.warns(ConvergenceWarning, match="less accurate"):
+            model = lopsided(landmarks=given)
+        assert model.n_landmarks_ <= 40
+    with pytest.raises(ValueError, match=r"41 points, .* 80 rows besides those of the largest node.* give at most 40"):
+        lopsided(landmarks=load_digits().data[700:741] / 16)
+    options = make_options(
+        np.split(np.zeros((680, 2)), [600, 640]), Network.path(3), secure_sums=True, share_rows=False
+    )
+    assert options.solver_options.max_landmarks == 40  # a root that tells more is refused
+
+
+def test_samples_of_two_runs_are_the_same_or_differ_by_many_rows():
+    """Before, a root that told one landmark less in a second run saw the moments of 5 to 40 rows, by which two samples differed."""
+    rows, options = (
+        site_rows(np.random.default_rng(0).normal(size=(40_000, 2))),
+        SumsOptions(3, RBF, 0, sealed=True, share_rows=False),
+    )
+    before = np.zeros(len(rows), dtype=bool)
+    for m in range(100, 500, 7):
+        drawn = np.isin(rows.keys, rows.sampled(sample_size(m, options), "stage 1").keys)
+        few = (drawn ^ before).sum()
+        assert not few or few > 8 * m
+        before = drawn
+
+
+@pytest.mark.parametrize("told", ["what is missed", "landmarks"])
+def test_which_rows_judge_depends_on_nothing_that_is_told(told):
+    """Before, each judging row had a chance of its own: two runs in which a root told slightly different things differed by the rows whose chance had
+    passed their draw, one at a time, and in the sums of a judgement this row was alone."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_t(2, size=(20_000, 3))
+    points, options = (
+        rng.normal(size=(20, 3)),
+        SumsOptions(3, make_kernel("rbf", gamma=0.1), 0, sealed=True, share_rows=False),
+    )
+
+    def judging(missed, scale):
+        seen = Seen(site_rows(X), Landmarks.of(scale * points, options.kernel), options.kernel)
+        none = np.zeros((20, 0))
+        principal = Principal(none, none[0], none[0], np.zeros(20), 1.0, len(X), missed * seen.missed, True, 3)
+        rows = JudgingRows(seen, principal, replace(options), "last")
+        return rows.places, rows.weights
+
+    for places, weights in (
+        [judging(m, 1.0) for m in (0.1, 0.9, 1.1)] if "missed" in told else [judging(1.0, s) for s in (0.9, 1.1)]
+    ):
+        np.testing.assert_array_equal(places, judging(1.0, 1.0)[0])
+        np.testing.assert_array_equal(weights, weights[0])
+        assert len(places) > 1800
