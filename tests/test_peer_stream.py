@@ -259,7 +259,7 @@ def test_after_a_run_that_broke_off_only_the_same_rows_are_added(finished, certs
 
 
 def added_or_refused(folder, certs, says, **settings):
-    """Twice as many rows as landmarks are added, and not one fewer: from their sums each of few could be computed (test_few_rows_in_totals.py)."""
+    """Twice as many rows as landmarks are added, and not one fewer: from their sums each of few could be computed (test_peer_totals.py)."""
     least = 2 * len(NodeStream.load(folder / "oslo.stream.npz").marks.points)
     with pytest.raises(ConfigError, match=f"{least - 1} rows: {says} .* add at least {least}, or none"):
         prepare(folder, certs, rows=slice(300, 300 + least - 1), **settings)

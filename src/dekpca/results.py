@@ -251,7 +251,7 @@ class Result:
         elif not options.grow:
             message += f", with {m} landmarks; use landmarks='auto', or more of them"
         elif m >= most < given.max_landmarks and options.secure_sums and not options.share_rows:
-            message += f", with {m} landmarks, half as many as rows of all nodes but the largest; raise tol"
+            message += f", with {m} landmarks, as many as the rows of all nodes but the largest allow; raise tol"
         elif m >= most:
             message += f", with {m} landmarks, the limit that max_landmarks={most} sets; raise it, or tol"
         elif given.memory_limit is not None and options.share_rows:

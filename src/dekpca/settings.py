@@ -18,6 +18,8 @@ from .solvers.features import RANDOM_FEATURES
 from .solvers.private import PrivateOptions
 from .solvers.projection import LANDMARKS, Noise, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
+from .solvers.sums.judge import GROUPS, JUDGES
+from .solvers.sums.moments import EXTRA
 
 FIRST_LANDMARKS = 100  # of the first stage of the default solver
 MAX_LANDMARKS = 2500  # default limit of their growth
@@ -172,10 +174,13 @@ def _settle_landmarks(options: Options, settings: Settings, sizes: np.ndarray) -
 
 def most_landmarks(settings: Settings, sizes: np.ndarray) -> int:
     """Where rows may not leave their nodes: half as many as the rows of all nodes but the largest. The root can take its own rows off the totals, and
-    finds every one of the others from the products of more coordinates than there are rows and columns."""
+    could find each of the others from the products of more coordinates than there are rows and columns."""
     if not settings.secure_sums or settings.share_rows or len(sizes) == 1:
         return int(np.iinfo(np.int64).max)
-    return max(1, int(sizes.sum() - sizes.max()) // 2)
+    others, k = int(sizes.sum() - sizes.max()), settings.n_components
+    # of so many rows each judges in one of GROUPS groups, whose features times functions it follows from likewise
+    apart = sizes.sum() > 4 * JUDGES and (k < 1 or others // (2 * GROUPS) < k + EXTRA)
+    return max(1, others // (2 * GROUPS if apart else 2))
 
 
 def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tuple[int, str]:

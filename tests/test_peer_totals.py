@@ -14,11 +14,13 @@ from conftest import make_options
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
+from dekpca.rounds import BadConclusion
 from dekpca.site import row_keys
 from dekpca.solvers.sums import SumsOptions, sample_size
 from dekpca.solvers.sums.judge import JudgingRows
-from dekpca.solvers.sums.moments import Moments, Principal, Seen
+from dekpca.solvers.sums.moments import EXTRA, Moments, Principal, Seen
 from dekpca.solvers.sums.rows import SiteRows
+from dekpca.solvers.sums.stream import SummedMoments
 
 RBF = make_kernel("rbf", gamma=1e-3)
 
@@ -117,6 +119,29 @@ def test_there_are_half_as_many_landmarks_as_rows_of_all_nodes_but_the_largest()
         np.split(np.zeros((680, 2)), [600, 640]), Network.path(3), secure_sums=True, share_rows=False
     )
     assert options.solver_options.max_landmarks == 40  # a root that tells more is refused
+
+
+@pytest.mark.parametrize("k", [4, 0.9])
+def test_of_many_rows_each_group_that_judges_has_twice_as_many_rows_of_others_as_functions(k):
+    """Else the root, if its own are most of the rows, computes those of a group from their features times the values of the functions: each of 240
+    breast cancers of 30 columns that was looked for came out to 1e-5 of a standard deviation, and the features are float32."""
+    for others in (240, 560, 600, 3000):
+        parts = np.split(np.zeros((9000 + others, 2)), [9000, 9000 + others // 2])
+        options = make_options(parts, Network.path(3), n_components=k, secure_sums=True, share_rows=False)
+        m = options.solver_options.max_landmarks
+        assert others / 8 >= 2 * (m if k < 1 else min(m, k + EXTRA))
+        assert m > others / 20
+
+
+def test_a_root_cannot_make_few_rows_judge_in_groups(digits):
+    """It tells how many rows a stream had at the most, of which so many judge, each in one of eight groups if they are more than 8,192."""
+    rows, _, marks = digits
+    round_ = SummedMoments(Seen(site_rows(rows), marks, RBF), True, 4, 1.0, {}, (600.0, 300.0))
+    total = Moments.term(round_) | {"most": np.array([600.0, 300.0])}
+    honest = round_.conclude(total)
+    round_.check(honest)
+    with pytest.raises(BadConclusion, match=r"1e\+06 rows, .* at the most so far, where there are 600"):
+        round_.check(honest | {"most": np.array([1e6, 300.0])})
 
 
 def test_samples_of_two_runs_are_the_same_or_differ_by_many_rows():
