@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from dekpca import DecentralizedKernelPCA, Network
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
 from dekpca.rounds import BadConclusion
+from dekpca.settings import LandmarkSource
 from dekpca.site import row_keys
+from dekpca.solvers.features import Power, draw_features
 from dekpca.solvers.sums import SumsOptions, sample_size
 from dekpca.solvers.sums.judge import JudgingRows
 from dekpca.solvers.sums.moments import EXTRA, Moments, Principal, Seen
@@ -92,6 +95,20 @@ def test_each_row_follows_from_the_products_of_more_coordinates_than_rows_and_co
     assert (off < 1e-3).sum() >= 5
 
 
+def test_products_of_many_runs_make_those_of_more_landmarks(digits):
+    """A root that lies tells, in 28 runs, each two of eight sets of 20 landmarks together: of 80 rows, for which 40 landmarks are allowed."""
+    rows, others, _ = digits
+    points, part = others[:1120:7], np.split(np.arange(160), 8)
+    whole, seen = Landmarks.of(points, RBF), np.zeros((160, 160))
+    for i, j in combinations(range(8), 2):
+        both = np.concatenate([part[i], part[j]])
+        marks = Landmarks.of(points[both], RBF)
+        back = np.linalg.inv(marks.root)
+        seen[np.ix_(both, both)] = back.T @ products(rows[:80], marks) @ back  # of kernel values
+    found = rows_found(whole.root.T @ seen @ whole.root, whole, others, 6)
+    assert (nearest(found, rows[:80]) < 1e-2).sum() >= 3
+
+
 def test_no_row_follows_from_the_products_of_half_as_many_coordinates_as_rows(digits):
     """Not in this way; it is no bound on what they determine. A guess at a mean of rows is as near."""
     rows, others, marks = digits
@@ -100,7 +117,42 @@ def test_no_row_follows_from_the_products_of_half_as_many_coordinates_as_rows(di
     assert off.min() > 0.5 * nearest(marks.points, twice).min()
 
 
+def test_each_row_follows_from_the_products_of_random_features_that_a_root_asks_for(digits):
+    """In each round of the power iteration it tells any basis, and sees the products with it. Of fewer rows than columns in all, each follows."""
+    rows, others, _ = digits
+    features, rng = draw_features(rows, RBF, 400, 0), np.random.default_rng(0)
+    psi, bases = features.coordinates(RBF, rows[:60]), [rng.normal(size=(400, 8)) / 20 for _ in range(10)]
+    span = np.linalg.svd(np.hstack([Power(psi, np.zeros(400), V, 4, 0.0, 1, 180).term()["image"] for V in bases]))[0][
+        :, :60
+    ]
+
+    def misfit(x):
+        own = features.coordinates(RBF, x[None])[0]
+        return own - span @ (span.T @ own)
+
+    found = [least_squares(misfit, start, bounds=(-0.5, 16.5), max_nfev=60).x for start in others[:4]]
+    assert (nearest(np.array(found), rows[:60]) < 1e-3).sum() >= 2
+
+
 # ---------------------------------------------------------------------- the limits
+def test_there_are_twice_as_many_rows_as_columns_of_products_of_random_features():
+    with pytest.raises(
+        ValueError, match=r"2500 random features, .* 80 rows besides .*; set max_landmarks to at most 40"
+    ):
+        lopsided(landmarks="random-features")
+    assert lopsided(landmarks="random-features", max_landmarks=40).n_landmarks_ == 40
+    parts = np.split(np.zeros((3000 + 2 * 800, 1)), [3000, 3800])  # 100 rounds of 8 columns
+    asked = {
+        "landmarks": LandmarkSource("random-features"),
+        "secure_sums": True,
+        "share_rows": False,
+        "n_components": 4,
+    }
+    assert make_options(parts, Network.path(3), n_landmarks=2500, **asked).n_landmarks == 2500
+    with pytest.raises(ValueError, match="1599 rows besides"):
+        make_options([*parts[:2], parts[2][1:]], Network.path(3), n_landmarks=2500, **asked)
+
+
 def lopsided(**settings):
     parts = np.split(load_digits().data[:680] / 16, [600, 640])
     asked = {"gamma": 0.5, "share_rows": False, "privacy": "secure-sums", "random_state": 0, "tol": 1e-3}

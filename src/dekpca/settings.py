@@ -14,7 +14,7 @@ import numpy as np
 from .kernels import Kernel
 from .network import Network
 from .privacy.settings import Privacy
-from .solvers.features import RANDOM_FEATURES
+from .solvers.features import RANDOM_FEATURES, columns_seen
 from .solvers.private import PrivateOptions
 from .solvers.projection import LANDMARKS, Noise, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
@@ -164,6 +164,10 @@ def _settle_landmarks(options: Options, settings: Settings, sizes: np.ndarray) -
     if given != "auto":
         # the number of rows may be secret; random features do not depend on it
         free = options.privacy is not None or options.random_features
+        if options.random_features and columns_seen(int(given), int(options.n_components)) > room:
+            what = f"{given} random features, with share_rows=False, secure sums and {total - sizes.max()} rows besides those of the largest node"
+            remedy = f"set max_landmarks to at most {room}, or use landmarks='auto'"
+            raise ValueError(f"{what}: the root could compute each row from their products; {remedy}")
         return replace(options, n_landmarks=int(given) if free else min(int(given), total, room))
     most = min(options.max_landmarks, room)
     if most == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
