@@ -8,8 +8,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import scale
 
 from conftest import make_options
 from dekpca import DecentralizedKernelPCA, Network
@@ -20,7 +21,7 @@ from dekpca.settings import LandmarkSource
 from dekpca.site import row_keys
 from dekpca.solvers.features import Power, draw_features
 from dekpca.solvers.sums import SumsOptions, sample_size
-from dekpca.solvers.sums.judge import JudgingRows
+from dekpca.solvers.sums.judge import JudgingRows, Sketch
 from dekpca.solvers.sums.moments import EXTRA, Moments, Principal, Seen
 from dekpca.solvers.sums.rows import SiteRows
 from dekpca.solvers.sums.stream import SummedMoments
@@ -115,6 +116,32 @@ def test_no_row_follows_from_the_products_of_half_as_many_coordinates_as_rows(di
     twice = rows[: 2 * marks.size]
     off = nearest(rows_found(products(twice, marks), marks, others, 8), twice)
     assert off.min() > 0.5 * nearest(marks.points, twice).min()
+
+
+def test_each_judging_row_follows_from_the_features_of_a_group_times_more_functions_than_rows():
+    """Of 120 rows of others, where the root has so many that each judges in one of eight groups."""
+    X, kernel = (
+        scale(load_breast_cancer().data)[np.random.default_rng(0).permutation(569)],
+        make_kernel("rbf", gamma=0.01),
+    )
+    rows, others, marks = X[:120], X[120:], Landmarks.of(X[120:220], kernel)
+    basis = np.linalg.qr(np.random.default_rng(1).normal(size=(100, 36)))[0]
+    principal = Principal(basis, np.ones(36), np.ones(36), np.zeros(100), 1e4, 1e4, 500.0, False, 4)
+    options = SumsOptions(4, kernel, 0, sealed=True, share_rows=False)
+    judges = JudgingRows(Seen(site_rows(rows), marks, kernel), principal, options, "last")
+    image = Sketch(judges, lambda: judges.functions, 36).term()["image"][0]
+    vectors, size, _ = np.linalg.svd(image)
+    outside = vectors[:, (size > 1e-6 * size[0]).sum() :]
+
+    def misfit(x):  # a root draws features as all nodes do
+        one = Seen(replace(site_rows(x[None]), least=1), marks, kernel)
+        own = JudgingRows(one, replace(principal, count=1.0), options, "last").features[0, : len(image)]
+        return own.astype(np.float64) @ outside / np.linalg.norm(own)
+
+    box = others.min(0) - 0.5, others.max(0) + 0.5
+    found = [least_squares(misfit, start, bounds=box, max_nfev=40).x for start in others[100:104]]
+    assert (nearest(np.array(found), rows) < 0.05).sum() >= 2
+    assert np.median(nearest(others, rows)) > 0.5
 
 
 def test_each_row_follows_from_the_products_of_random_features_that_a_root_asks_for(digits):
