@@ -164,11 +164,11 @@ def test_each_row_follows_from_the_products_of_random_features_that_a_root_asks_
 # ---------------------------------------------------------------------- the limits
 def test_there_are_twice_as_many_rows_as_columns_of_products_of_random_features():
     with pytest.raises(
-        ValueError, match=r"2500 random features, .* 80 rows besides .*; set max_landmarks to at most 40"
+        ValueError, match=r"2500 random features, .* 80 rows besides .*; set max_landmarks to at most 31"
     ):
         lopsided(landmarks="random-features")
-    assert lopsided(landmarks="random-features", max_landmarks=40).n_landmarks_ == 40
-    parts = np.split(np.zeros((3000 + 2 * 800, 1)), [3000, 3800])  # 100 rounds of 8 columns
+    assert lopsided(landmarks="random-features", max_landmarks=30).n_landmarks_ == 30
+    parts = np.split(np.zeros((3000 + 2 * 809, 1)), [3000, 3809])  # 100 rounds of 8 columns, and 9
     asked = {
         "landmarks": LandmarkSource("random-features"),
         "secure_sums": True,
@@ -176,7 +176,7 @@ def test_there_are_twice_as_many_rows_as_columns_of_products_of_random_features(
         "n_components": 4,
     }
     assert make_options(parts, Network.path(3), n_landmarks=2500, **asked).n_landmarks == 2500
-    with pytest.raises(ValueError, match="1599 rows besides"):
+    with pytest.raises(ValueError, match="1617 rows besides"):
         make_options([*parts[:2], parts[2][1:]], Network.path(3), n_landmarks=2500, **asked)
 
 
@@ -191,13 +191,24 @@ def test_there_are_half_as_many_landmarks_as_rows_of_all_nodes_but_the_largest()
     for given in ("auto", 70):
         with pytest.warns(ConvergenceWarning, match="less accurate"):
             model = lopsided(landmarks=given)
-        assert model.n_landmarks_ <= 40
-    with pytest.raises(ValueError, match=r"41 points, .* 80 rows besides those of the largest node.* give at most 40"):
-        lopsided(landmarks=load_digits().data[700:741] / 16)
+        assert model.n_landmarks_ <= 31
+    with pytest.raises(ValueError, match=r"32 points, .* 80 rows besides those of the largest node.* give at most 31"):
+        lopsided(landmarks=load_digits().data[700:732] / 16)
     options = make_options(
         np.split(np.zeros((680, 2)), [600, 640]), Network.path(3), secure_sums=True, share_rows=False
     )
-    assert options.solver_options.max_landmarks == 40  # a root that tells more is refused
+    assert options.solver_options.max_landmarks == 31  # a root that tells more is refused
+
+
+def test_so_few_rows_of_others_that_the_sums_of_features_tell_each_are_refused():
+    """Eight groups of 96 features are summed with nine numbers a row besides the functions: each of nine rows would follow from these alone."""
+    sizes = [np.zeros((n, 2)) for n in (600, 10, 9)]
+    with pytest.raises(
+        ValueError, match="19 rows besides those of the largest node: the root could compute each; join"
+    ):
+        make_options(sizes, Network.path(3), n_components=1, secure_sums=True, share_rows=False)
+    sizes[2] = sizes[1]
+    assert make_options(sizes, Network.path(3), n_components=1, secure_sums=True, share_rows=False).max_landmarks == 1
 
 
 @pytest.mark.parametrize("k", [4, 0.9])

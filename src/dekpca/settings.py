@@ -18,7 +18,7 @@ from .solvers.features import RANDOM_FEATURES, columns_seen
 from .solvers.private import PrivateOptions
 from .solvers.projection import LANDMARKS, Noise, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
-from .solvers.sums.judge import GROUPS, JUDGES
+from .solvers.sums.judge import BESIDE, GROUPS, JUDGES
 from .solvers.sums.moments import EXTRA
 
 FIRST_LANDMARKS = 100  # of the first stage of the default solver
@@ -177,14 +177,18 @@ def _settle_landmarks(options: Options, settings: Settings, sizes: np.ndarray) -
 
 
 def most_landmarks(settings: Settings, sizes: np.ndarray) -> int:
-    """Where rows may not leave their nodes: half as many as the rows of all nodes but the largest. The root can take its own rows off the totals, and
-    could find each of the others from the products of more coordinates than there are rows and columns."""
+    """Where rows may not leave their nodes: half as many as the rows of all nodes but the largest, less BESIDE. The root can take its own rows off
+    the totals, and could find each of the others from the products of more coordinates than there are rows and columns."""
     if not settings.secure_sums or settings.share_rows or len(sizes) == 1:
         return int(np.iinfo(np.int64).max)
     others, k = int(sizes.sum() - sizes.max()), settings.n_components
     # of so many rows each judges in one of GROUPS groups, whose features times functions it follows from likewise
     apart = sizes.sum() > 4 * JUDGES and (k < 1 or others // (2 * GROUPS) < k + EXTRA)
-    return max(1, others // (2 * GROUPS if apart else 2))
+    room = min(others // 2 - BESIDE, others // (2 * GROUPS) if apart else others)
+    if room < 1:
+        what = f"secure sums with share_rows=False and {others} rows besides those of the largest node: the root could compute each"
+        raise ValueError(f"{what}; join nodes, or use share_rows=True if rows may leave their nodes")
+    return room
 
 
 def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tuple[int, str]:

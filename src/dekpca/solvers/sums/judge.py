@@ -42,6 +42,9 @@ GROUPS = 8  # independent estimates, whose spread is the noise
 FREQUENCIES = 48  # in each group
 EFFORT = 4  # times as many rows, or frequencies where all rows judge, if that may be enough
 POWER = 4  # vectors of the power iteration for the largest eigenvalue of the rest
+BESIDE = (
+    1 + 2 * POWER
+)  # sums of features besides those times functions: their mean, and both steps of the power iteration
 LEAK = 1.25  # the leak is an estimate too, of which the truth may be a little more
 LUCK = 3.84  # the turn is a random angle whose mean square is estimated: the 95 % quantile of chi-square with one degree of freedom
 HIDDEN = 0.4  # of the k-th eigenvalue: a rest with a larger one may hide a component. Few power steps see about 0.7 of it, noise makes it larger
