@@ -97,11 +97,11 @@ def test_each_row_follows_from_the_products_of_more_coordinates_than_rows_and_co
 
 
 def test_products_of_many_runs_make_those_of_more_landmarks(digits):
-    """A root that lies tells, in 28 runs, each two of eight sets of 20 landmarks together: of 80 rows, for which 40 landmarks are allowed."""
+    """A root that lies tells, in 55 runs, each two of eleven sets of 15 landmarks together: of 80 rows, for which 31 landmarks are allowed."""
     rows, others, _ = digits
-    points, part = others[:1120:7], np.split(np.arange(160), 8)
-    whole, seen = Landmarks.of(points, RBF), np.zeros((160, 160))
-    for i, j in combinations(range(8), 2):
+    points, part = others[:1155:7], np.split(np.arange(165), 11)
+    whole, seen = Landmarks.of(points, RBF), np.zeros((165, 165))
+    for i, j in combinations(range(11), 2):
         both = np.concatenate([part[i], part[j]])
         marks = Landmarks.of(points[both], RBF)
         back = np.linalg.inv(marks.root)
