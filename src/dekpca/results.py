@@ -250,6 +250,8 @@ class Result:
             message += f", with the {m} landmarks that partial_fit keeps; refresh(X), with rows as they are now, adds landmarks"
         elif not options.grow:
             message += f", with {m} landmarks; use landmarks='auto', or more of them"
+        elif m >= most < given.max_landmarks and options.secure_sums and not options.share_rows:
+            message += f", with {m} landmarks, as many as the rows of all nodes but the largest allow; raise tol"
         elif m >= most:
             message += f", with {m} landmarks, the limit that max_landmarks={most} sets; raise it, or tol"
         elif given.memory_limit is not None and options.share_rows:

@@ -14,10 +14,12 @@ import numpy as np
 from .kernels import Kernel
 from .network import Network
 from .privacy.settings import Privacy
-from .solvers.features import RANDOM_FEATURES
+from .solvers.features import RANDOM_FEATURES, columns_seen
 from .solvers.private import PrivateOptions
 from .solvers.projection import USUAL_LANDMARKS, Noise, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
+from .solvers.sums.judge import BESIDE, GROUPS, JUDGES
+from .solvers.sums.moments import EXTRA
 
 FIRST_LANDMARKS = 100  # of the first stage of the default solver
 MAX_LANDMARKS = 2500  # default limit of their growth
@@ -121,7 +123,7 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
     check_histogram(settings)
     if not exact:
         check_rows_stay(settings)
-        options = _settle_landmarks(options, settings, total)
+        options = _settle_landmarks(options, settings, sizes)
     elif settings.projection is not None and settings.projection.expansion == "landmarks":
         what = "Projection(expansion='landmarks') on a network of one node"
         raise ValueError(f"{what}: there are no landmarks to expand in; use expansion='node'")
@@ -147,11 +149,14 @@ def _columns(asked: Projection, k: int, limit: int, why: str) -> int:
     return k + extra
 
 
-def _settle_landmarks(options: Options, settings: Settings, total: int) -> Options:
+def _settle_landmarks(options: Options, settings: Settings, sizes: np.ndarray) -> Options:
     """The number of landmarks, or of the first stage."""
-    given = settings.n_landmarks
+    given, total, room = settings.n_landmarks, int(sizes.sum()), most_landmarks(settings, sizes)
     if options.landmarks.points is not None:
-        return replace(options, n_landmarks=len(options.landmarks.points))
+        if (m := len(options.landmarks.points)) > room:
+            what = f"landmarks: {m} points, with share_rows=False, secure sums and {total - sizes.max()} rows besides those of the largest node"
+            raise ValueError(f"{what}: the root could compute each row from their products; give at most {room} points")
+        return replace(options, n_landmarks=m)
     if settings.projection is not None:
         wanted = settings.projection.n_landmarks
         count = min(USUAL_LANDMARKS, max(1, total // 10)) if wanted == "auto" else min(int(wanted), total)
@@ -159,12 +164,31 @@ def _settle_landmarks(options: Options, settings: Settings, total: int) -> Optio
     if given != "auto":
         # the number of rows may be secret; random features do not depend on it
         free = options.privacy is not None or options.random_features
-        return replace(options, n_landmarks=int(given) if free else min(int(given), total))
-    most = options.max_landmarks
+        if options.random_features and columns_seen(int(given), int(options.n_components)) > room:
+            what = f"{given} random features, with share_rows=False, secure sums and {total - sizes.max()} rows besides those of the largest node"
+            remedy = f"set max_landmarks to at most {room}, or use landmarks='auto'"
+            raise ValueError(f"{what}: the root could compute each row from their products; {remedy}")
+        return replace(options, n_landmarks=int(given) if free else min(int(given), total, room))
+    most = min(options.max_landmarks, room)
     if most == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
         most = 2 * total  # all rows, in addition to the means of clusters
     first = min(max(FIRST_LANDMARKS, 4 * int(options.n_components)), most)
     return replace(options, n_landmarks=first, max_landmarks=most, grow=True)
+
+
+def most_landmarks(settings: Settings, sizes: np.ndarray) -> int:
+    """Where rows may not leave their nodes: half as many as the rows of all nodes but the largest, less BESIDE. The root can take its own rows off
+    the totals, and could find each of the others from the products of more coordinates than there are rows and columns."""
+    if not settings.secure_sums or settings.share_rows or len(sizes) == 1:
+        return int(np.iinfo(np.int64).max)
+    others, k = int(sizes.sum() - sizes.max()), settings.n_components
+    # of so many rows each judges in one of GROUPS groups, whose features times functions it follows from likewise
+    apart = sizes.sum() > 4 * JUDGES and (k < 1 or others // (2 * GROUPS) < k + EXTRA)
+    room = min(others // 2 - BESIDE, others // (2 * GROUPS) if apart else others)
+    if room < 1:
+        what = f"secure sums with share_rows=False and {others} rows besides those of the largest node: the root could compute each"
+        raise ValueError(f"{what}; join nodes, or use share_rows=True if rows may leave their nodes")
+    return room
 
 
 def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tuple[int, str]:

@@ -36,6 +36,16 @@ def draw_features(X: Array, kernel: Kernel, count: int, seed: int) -> RandomFeat
     return RandomFeatures(like(X, kernel.frequencies(X.shape[1], count // 2, shared_seed(seed, "features"))))
 
 
+def width(count: int, k: int) -> int:
+    """Of a basis: components and a few more columns, which make the iteration converge faster."""
+    return min(count, k + max(4, k))
+
+
+def columns_seen(count: int, k: int) -> int:
+    """So many columns of the features' products the root sees, which tells the basis of each round."""
+    return min(count, MAX_ITER * width(count, k))
+
+
 def solve(site: Site, options: SumsOptions) -> Solver:
     """The leading eigenvectors of the covariance of the features of all rows; returns the `Answer`, of which no accuracy is known."""
     prepared = yield from prepare_rows(rows_of(site, options), options)
@@ -45,7 +55,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     psi = features.coordinates(kernel, X)
     about = yield FirstMoments(psi, reference(kernel, X)(X), total)
     mean, trace, array = about["mean"], float(about["trace"][0]), site.array
-    basis = ndtri(uniform((m, min(m, k + max(4, k))), shared_seed(options.seed, "power")))
+    basis = ndtri(uniform((m, width(m, k)), shared_seed(options.seed, "power")))
     residuals: list[float] = []
     while True:
         step = Power(psi, mean, basis, k, options.tol, len(residuals), total)

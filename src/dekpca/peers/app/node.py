@@ -130,10 +130,10 @@ def adding(prepared: Prepared, before: NodeStream) -> Prepared:
     same = tuple(before.columns or ()) == (features.sorted_names or ())
     if not same or before.marks.points.shape[1] != features.count:
         raise ConfigError(f"{config.add}: its columns are not those of run {before.run!r}; give the same columns")
-    least = least_new(before.members[config.name])
+    least = least_new(before.members[config.name], len(before.marks.points))
     if 0 < len(samples) < least and not settings.share_rows:
         who = "members that collude" if settings.sealed else "a neighbor"
-        what = f"{len(samples)} rows: {who} would see, from two runs, sums of so few rows alone"
+        what = f"{len(samples)} rows: {who} would see, from two runs, sums of so few rows alone, and could compute each"
         raise ConfigError(f"{config.add}: {what}; add at least {least}, or none, and wait for more")
     check_noted(config, before, samples)
     settings = replace(

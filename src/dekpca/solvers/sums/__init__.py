@@ -102,7 +102,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     marks = yield from first_stage(prepared, options, axes)
     whole, stages, likely, effort = False, Stages(), None, 1
     for step in count(1):
-        size = max(SAMPLE * marks.size, LEAST_SAMPLE)
+        size = sample_size(marks.size, options)
         whole = whole or size >= 0.5 * rows.total
         seen = Seen(rows if whole else rows.sampled(size, at_stage(step)), marks, options.kernel, likely)
         moments = Moments(seen, options.centered, options.n_components, options.largest)
@@ -142,6 +142,13 @@ def at_stage(step: int) -> str:
     return f"stage {step}"
 
 
+def sample_size(landmarks: int, options: SumsOptions) -> int:
+    """How many rows are enough to grow by. Where others see sums, a power of two: else samples for numbers of landmarks that a root tells in two runs
+    differ by few rows."""
+    size = max(SAMPLE * landmarks, LEAST_SAMPLE)
+    return 1 << (size - 1).bit_length() if options.least > 1 else size
+
+
 def draws_ahead(options: SumsOptions) -> Draws:
     """The random samples that a fit of many rows may ask for before it makes a pass over all rows, and how many rows each has, about at most. Whoever
     reads rows from a file can keep them in one pass."""
@@ -151,7 +158,7 @@ def draws_ahead(options: SumsOptions) -> Draws:
     most = options.max_landmarks if options.points is None else len(options.points)
     m = min(2 * options.first, most)
     for step in range(1, MANY_STAGES + 1):
-        found.append((at_stage(step), max(SAMPLE * m, LEAST_SAMPLE)))
+        found.append((at_stage(step), sample_size(m, options)))
         m = min(most, int(m * (MOST_GROWTH if m < MANY else 2.0)) + 1)
     return found
 
@@ -216,7 +223,7 @@ def next_stage(
     wanted = more_wanted(marks.size, bound, options)
     if not wanted or axes is None:
         return None
-    size, kernel = max(SAMPLE * marks.size, LEAST_SAMPLE), options.kernel
+    size, kernel = sample_size(marks.size, options), options.kernel
     rows, weights = rows_to_grow_by(seen, principal, size, f"growth {stage}")
     heaviest = max(options.largest, 2.0 * principal.missed / size)
     points = yield from more_landmarks(rows, weights, heaviest, axes, wanted, marks, options, stage)

@@ -44,6 +44,9 @@ GROUPS = 8  # independent estimates, whose spread is the noise
 FREQUENCIES = 48  # in each group
 EFFORT = 4  # times as many rows, or frequencies where all rows judge, if that may be enough
 POWER = 4  # vectors of the power iteration for the largest eigenvalue of the rest
+BESIDE = (
+    1 + 2 * POWER
+)  # sums of features besides those times functions: their mean, and both steps of the power iteration
 LEAK = 1.25  # the leak is an estimate too, of which the truth may be a little more
 LUCK = 3.84  # the turn is a random angle whose mean square is estimated: the 95 % quantile of chi-square with one degree of freedom
 HIDDEN = 0.4  # of the k-th eigenvalue: a rest with a larger one may hide a component. Few power steps see about 0.7 of it, noise makes it larger
@@ -113,9 +116,12 @@ class JudgingRows:
         return left if left > ROUNDING * missed else 0.0
 
     def _chance(self, rest: Array) -> Array:
+        """Where others see terms, the same for all rows of a node: else the sums of two runs, in which a root tells that a little more is missed, or
+        slightly other landmarks, differ by the one row whose chance has passed its draw."""
         wanted, missed = JUDGES * self.effort, self.all.drawn_from[1]
-        found = chances(rest, self.count, max(self.principal.missed, missed), wanted)
-        return aac.array_namespace(found).clip(found, min=self.all.rows.floor(wanted, self.all.own))
+        if self.all.rows.least > 1:
+            return aac.array_namespace(rest).full_like(rest, self.all.rows.floor(wanted, self.all.own))
+        return chances(rest, self.count, max(self.principal.missed, missed), wanted)
 
     @cached_property
     def weights(self) -> Array:
@@ -227,9 +233,10 @@ class JudgingRows:
         return found
 
 
-def least_new(own: int) -> int:
-    """So many new rows at a node of `own` rows, or more, change its part of a judgement by about LEAST_CLUSTER rows in each group."""
-    return GROUPS * LEAST_CLUSTER * max(1, -(-own // JUDGES))
+def least_new(own: int, landmarks: int) -> int:
+    """So many new rows at a node of `own` rows, or more, change its part of a judgement by about LEAST_CLUSTER rows in each group; and they are twice
+    as many as the landmarks: each of fewer rows follows from the products of their coordinates."""
+    return max(GROUPS * LEAST_CLUSTER * max(1, -(-own // JUDGES)), 2 * landmarks)
 
 
 def judging(stage: str) -> str:
