@@ -14,11 +14,11 @@ from sklearn.preprocessing import scale
 
 from conftest import make_options
 from dekpca import DecentralizedKernelPCA, Network
+from dekpca.draws import row_keys
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
 from dekpca.rounds import BadConclusion
 from dekpca.settings import LandmarkSource
-from dekpca.site import row_keys
 from dekpca.solvers.features import Power, draw_features
 from dekpca.solvers.sums import SumsOptions, sample_size
 from dekpca.solvers.sums.judge import JudgingRows, Sketch

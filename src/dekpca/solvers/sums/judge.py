@@ -213,16 +213,20 @@ class JudgingRows:
         found = by_rows(some, X.shape[0], row_bytes(on_marks) // 4, X)  # rows enough for products at full speed
         return found, on_marks
 
-    def back(self, features: Array, rows: slice, values: Array) -> Array:
-        """(GROUPS * features, c): the sum over some rows of their features of the rest times values (rows, c)."""
-        xp, on_marks = aac.array_namespace(features), self.random_features[1]
-        values = xp.astype(values, features.dtype, copy=False)
-        found = transposed(features) @ values
-        if self.everyone:
-            found -= transposed(on_marks) @ (
-                transposed(xp.astype(self.psi[rows, :], on_marks.dtype, copy=False)) @ values
-            )
-        return found
+    def back(self, features: Array, rows: slice, values: Array) -> tuple[Array, ...]:
+        """Sums over some rows, in float64, of their features times values (rows, c), of which `of_rest` makes those of features of the rest."""
+        xp = aac.array_namespace(features)
+        found = xp.astype(transposed(features) @ xp.astype(values, features.dtype, copy=False), xp.float64, copy=False)
+        if not self.everyone:
+            return (found,)
+        return found, transposed(xp.astype(self.psi[rows, :], xp.float64, copy=False)) @ values
+
+    def of_rest(self, found: Array, along: Array = None) -> Array:
+        """(GROUPS * features, c): the sums of `back` for features of the rest."""
+        if along is None:
+            return found
+        xp, on_marks = aac.array_namespace(found), self.random_features[1]
+        return found - transposed(xp.astype(on_marks, xp.float64, copy=False)) @ along
 
     def times(self, features: Array, rows: slice, image: np.ndarray) -> Array:
         """(parts, rows, c): features of the rest, in as many equal parts as `image` (parts, ., c) has, each times its matrix."""
@@ -290,21 +294,21 @@ class Sketch(Round):
         xp, scaled = aac.array_namespace(w), judges.shares * w[:, None] * self.g()
         # of all rows: the mean, and random signs as a start; of the rows of a group: the functions
         beside = xp.concat([w[:, None], xp.sqrt(w)[:, None] * judges.signs], axis=1)
-        left, right, members = (xp.astype(x, features.dtype, copy=False) for x in (beside, scaled, judges.members))
+        left = xp.concat([beside, scaled], axis=1) if judges.everyone else beside
         shape = GROUPS, features.shape[1] // GROUPS
-        if judges.everyone:
-            left = xp.concat([left, right], axis=1)
 
         def part(rows: slice) -> tuple[Array, ...]:
-            found = xp.reshape(judges.back(features[rows, :], rows, left[rows, :]), (*shape, -1))
+            found, *along = judges.back(features[rows, :], rows, left[rows, :])
             if not judges.everyone:
-                mine, own = xp.reshape(features[rows, :], (-1, *shape)), transposed(members[rows, :])
-                grouped = xp.permute_dims(mine, (1, 2, 0)) @ (own[:, :, None] * right[rows, :])
-                found = xp.concat([found, grouped], axis=2)
+                mine, own = xp.reshape(features[rows, :], (-1, *shape)), transposed(judges.members[rows, :])
+                grouped = xp.permute_dims(mine, (1, 2, 0)) @ xp.astype(own[:, :, None] * scaled[rows, :], mine.dtype)
+                grouped = xp.reshape(xp.astype(grouped, xp.float64, copy=False), (features.shape[1], -1))
+                found = xp.concat([found, grouped], axis=1)
             ones = transposed(judges.members[rows, :]) @ scaled[rows, :]
-            return xp.astype(found, xp.float64, copy=False), ones
+            return ones, found, *along
 
-        found, ones = summed(part, w.shape[0], features)
+        ones, *sums = summed(part, w.shape[0], features, bytes_a_row=row_bytes(features))
+        found = xp.reshape(judges.of_rest(*sums), (*shape, -1))
         mean, power, image = found[..., 0], found[..., 1 : 1 + POWER], found[..., 1 + POWER :]
         weight = xp.stack([xp.sum(w), xp.vecdot(w, judges.rest), 0.0 * xp.sum(w) + judges.present])
         return {"image": image, "ones": ones, "mean": mean, "weight": weight, "power": power}
@@ -374,7 +378,7 @@ class Images:
 
     def back(self, mine: Array, rows: slice, values: Array) -> Array:
         """The transpose of `powered`: (GROUPS * features, POWER)."""
-        return like(values, self.judges.back(mine, rows, self._root(rows) * values))
+        return self.judges.of_rest(*self.judges.back(mine, rows, self._root(rows) * values))
 
 
 @dataclass(frozen=True, eq=False)
