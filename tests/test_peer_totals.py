@@ -135,8 +135,10 @@ def test_each_judging_row_follows_from_the_features_of_a_group_times_more_functi
 
     def misfit(x):  # a root draws features as all nodes do
         one = Seen(replace(site_rows(x[None]), least=1), marks, kernel)
-        own = JudgingRows(one, replace(principal, count=1.0), options, "last").features[0, : len(image)]
-        return own.astype(np.float64) @ outside / np.linalg.norm(own)
+        alone = JudgingRows(one, replace(principal, count=1.0), options, "last")
+        sums = alone.back(alone.random_features[0], slice(0, 1), np.ones((1, 1)))
+        own = alone.of_rest(*sums)[: len(image), 0]
+        return own @ outside / np.linalg.norm(own)
 
     box = others.min(0) - 0.5, others.max(0) + 0.5
     found = [least_squares(misfit, start, bounds=box, max_nfev=40).x for start in others[100:104]]
