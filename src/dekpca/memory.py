@@ -85,7 +85,9 @@ def needed(site: Site, options: Options, m: int) -> int:
     if (asked is None and options.share_rows) or (not as_points and (asked is None or started)):
         besides += judging_bytes(n, columns, m, k, max(k, options.n_columns) + EXTRA, as_points, item)
     if asked is None:
-        sample = min(n, max(SAMPLE * m, LEAST_SAMPLE)) * columns
+        apart = (options.owners_apart or options.sealed) and not options.share_rows
+        # where others see sums, a sample has up to twice as many rows, or all of a node rather than more than half (`sample_size`, `sampled`)
+        sample = min(n, (4 if apart else 1) * max(SAMPLE * m, LEAST_SAMPLE)) * columns
         return besides + 4 * n * 8 + sample * item
     own = sum(6 * int(size) ** 2 + int(size) * m for size in site.own_sizes)  # matrices of each node's own samples
     near = sum(size * (columns + 2 * m + ITERATES * options.n_columns) for size in neighborhoods(site))
