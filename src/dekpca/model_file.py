@@ -19,6 +19,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from itertools import accumulate, pairwise
 from os import PathLike
+from threading import Lock
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,8 @@ MOST_ARRAYS = 32
 MOST_TEXT = 1000  # characters of a name
 END_OF_ZIP = struct.Struct("<4s4H2IH")  # the last record of a zip file without a comment
 LARGEST_DIRECTORY = 100 * MOST_ARRAYS  # bytes of the list of members
+
+_one_parser = Lock()  # NumPy reads the head of an array by `ast`, which in Python 3.11 may fail where two threads are in it: not a damaged file
 
 
 class ModelFileError(ValueError):
@@ -253,7 +256,8 @@ def _read_array(archive: zipfile.ZipFile, name: str, dtype: np.dtype, shape: tup
 def _array_head(data: IO[bytes]) -> tuple[np.dtype, tuple[int, ...]]:
     version = np.lib.format.read_magic(data)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-    shape, fortran, dtype = read(data, max_header_size=4096)
+    with _one_parser:
+        shape, fortran, dtype = read(data, max_header_size=4096)
     if fortran and len(shape) > 1:
         raise ModelFileError("an array that is stored by columns")
     return dtype, shape
