@@ -210,9 +210,10 @@ def main() -> None:
     files_before = len(list(temporary.iterdir()))
     start = time.monotonic()
     failure = ""
-    with tempfile.TemporaryDirectory(prefix="soak-") as folder, Nursery() as nursery:
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    with Nursery() as nursery:
         try:
-            soak.run(nursery, Path(folder))
+            soak.run(nursery, folder)
         except AssertionError as error:
             failure = str(error)
         except KeyboardInterrupt:
@@ -241,6 +242,9 @@ def main() -> None:
     console.print(shown)
     if failure:
         console.print(f"FAILED: {failure}", markup=False)
+        console.print(f"its folder is kept: {folder}", markup=False)
+    else:
+        shutil.rmtree(folder)
     sys.exit(1 if failure or soak.stray or any(bad for *_, bad in grown) else 0)
 
 
