@@ -309,3 +309,21 @@ def test_all_rows_of_a_node_judge_rather_than_more_than_half(n, effort, judge):
     judges = JudgingRows(seen, principal, SumsOptions(3, RBF, 0, sealed=True, share_rows=False), "1", effort)
     assert len(judges.places) == judge
     assert (judges.weights == 1.0).all()
+
+
+def test_rows_of_nodes_that_take_no_part_in_a_sum_hide_no_others():
+    """Of more than 8,192 rows nodes with fewer than 40 do not judge. Before, 40, 39 and 39 rows beside 9,000 had 7 landmarks, and each of the 40, 5
+    in a group, followed from the features of its group times 7 functions, to 3e-7 of its length. Nodes with fewer than 5 are in no sample."""
+
+    def most(*sizes):
+        parts = [np.zeros((n, 1)) for n in sizes]
+        asked = {"n_components": 1, "secure_sums": True, "share_rows": False}
+        return make_options(parts, Network.path(len(parts)), **asked).solver_options.max_landmarks
+
+    assert most(9000, 40, 39, 39) == most(9000, 40, *[39] * 20) == 2  # of 5 rows in a group
+    assert most(9000, *[39] * 20) == 381  # of all 780: none of them judges
+    assert most(9000, *[40] * 20) == 391
+    assert most(600, 20, *[4] * 30) == 1  # only 20 of others judge
+    assert most(600, *[4] * 30) == 51
+    with pytest.raises(ValueError, match="19 rows in nodes of at least 5 besides those of the largest node"):
+        most(600, 19, *[4] * 30)
