@@ -236,6 +236,18 @@ def test_a_root_cannot_make_few_rows_judge_in_groups(digits):
         round_.check(honest | {"most": np.array([1e6, 300.0])})
 
 
+def test_rows_are_added_where_the_kernel_has_no_bound(digits):
+    """Sums in clear have no bound on k(x, x): what is missed of 600 rows may be far above 600."""
+    rows, kernel = digits[0], make_kernel("poly", gamma=0.1, degree=2)
+    seen = Seen(site_rows(rows), Landmarks.of(rows[:20], kernel), kernel)
+    options = SumsOptions(3, kernel, 0, owners_apart=True, share_rows=False, stream=True)
+    total = Moments(seen, True, 3, options.largest).term()
+    missed = float(total["trace"][1])
+    assert missed > 1000 * len(rows)
+    round_ = SummedMoments(seen, True, 3, options.largest, total, (float(len(rows)), missed))
+    round_.check(round_.conclude(round_.term()))
+
+
 def test_samples_of_two_runs_are_the_same_or_differ_by_many_rows():
     """Before, a root that told one landmark less in a second run saw the moments of 5 to 40 rows, by which two samples differed."""
     rows, options = (

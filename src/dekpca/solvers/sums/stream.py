@@ -96,9 +96,10 @@ class SummedMoments(Moments):
         if told["count"][0] != self.seen.rows.total:
             text = f"the root tells of {told['count'][0]:g} rows, where nodes have said {self.seen.rows.total}"
             raise BadConclusion(f"{text}: some node has others than it said; start all anew")
-        most, limit = told["most"], self.bounds()["most"]
-        if self.seen.rows.least > 1 and (most > limit).any():  # else a few rows would judge alone, in groups
-            text = f"the root tells of {most[0]:g} rows, of which {most[1]:g} is missed, at the most so far"
+        most, missed = told["most"]
+        # else a few rows would judge alone, in groups; chances do not depend on what is missed
+        if self.seen.rows.least > 1 and most > self.bounds()["most"][0]:
+            text = f"the root tells of {most:g} rows, of which {missed:g} is missed, at the most so far"
             raise BadConclusion(f"{text}, where there are {self.seen.rows.total}; start all anew")
 
 
