@@ -362,7 +362,7 @@ class Images:
             found -= transposed(own)[:, :, None] * g[rows, :]
         return found
 
-    @property
+    @cached_property
     def pairs(self) -> np.ndarray | None:
         """(GROUPS, q, q) the functions' products with their images, by each group: where everyone judges they follow from the sketch."""
         image = self.told["image"]
@@ -417,7 +417,8 @@ class Separate(Round):
                 across = xp.where(transposed(judges.group[rows, :])[:, :, None], others, across)
             return power, xp.concat([diagonal, drawn]), left @ across
 
-        power, *products = summed(part, g.shape[0], g, bytes_a_row=GROUPS * row_bytes(g) // 2)
+        images_of_row = GROUPS * row_bytes(g) // 2 if images.pairs is None else 0  # bytes
+        power, *products = summed(part, g.shape[0], g, bytes_a_row=images_of_row)
         triangles = (upper_triangle((product + transposed(product)) / 2) for product in products)
         return {"power": power} | dict(zip(("diagonal", "pairs"), triangles, strict=False))
 
