@@ -197,10 +197,13 @@ def test_there_are_half_as_many_landmarks_as_rows_of_all_nodes_but_the_largest()
         assert model.n_landmarks_ <= 31
     with pytest.raises(ValueError, match=r"32 points, .* 80 rows besides those of the largest node.* give at most 31"):
         lopsided(landmarks=load_digits().data[700:732] / 16)
-    options = make_options(
-        np.split(np.zeros((680, 2)), [600, 640]), Network.path(3), secure_sums=True, share_rows=False
-    )
+    parts, asked = np.split(np.zeros((680, 2)), [600, 640]), {"secure_sums": True, "share_rows": False}
+    options = make_options(parts, Network.path(3), **asked)
     assert options.solver_options.max_landmarks == 31  # a root that tells more is refused
+    limit = "n_components=32, but the rows of all nodes but the largest, .* allow at most 31; lower n_components, or use share_rows=True"
+    for given in ("auto", 70):
+        with pytest.raises(ValueError, match=limit):
+            make_options(parts, Network.path(3), n_components=32, n_landmarks=given, **asked)
 
 
 def test_so_few_rows_of_others_that_the_sums_of_features_tell_each_are_refused():

@@ -130,6 +130,9 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
     limit, why = _most_columns(options, network, sizes)
     if k > limit:
         more = " or raise max_landmarks" if options.grow else ", or give more landmarks"
+        if not exact and limit == most_landmarks(settings, sizes):
+            why = "the rows of all nodes but the largest, with secure sums and without sharing rows,"
+            more = ", or use share_rows=True if rows may leave their nodes"
         remedy = "lower n_components" + ("" if limit >= total - 1 or exact else more)
         remedy += ", or give the first call of partial_fit more rows" if settings.stream else ""
         raise ValueError(f"n_components={k}, but {why} allow{'s' * ('=' in why)} at most {limit}; {remedy}")
