@@ -30,6 +30,7 @@ from dekpca.kernels import make_kernel
 from dekpca.node_model import NodeModels
 from dekpca.plan import Plan
 from dekpca.privacy.masks import Sealer, sealers
+from dekpca.privacy.noise import discrete_gaussian
 from dekpca.privacy.releases import LARGEST_TOTAL, Release, releases
 from dekpca.privacy.settings import Privacy
 from dekpca.program import program
@@ -339,7 +340,7 @@ def audit(runs: int, floors: Floors) -> None:
         n_components=2, kernel=make_kernel("rbf", gamma=0.3), landmarks=LandmarkSource("points", points), seed=0, privacy=privacy
     )  # fmt: skip
     totals: list[np.ndarray] = []
-    finish, draw = private_solver.components_of, Sealer.noise
+    finish, noise = private_solver.components_of, Sealer.noise
 
     def keep(release, total, *more):
         totals.append(total.astype(np.float64))
@@ -349,7 +350,7 @@ def audit(runs: int, floors: Floors) -> None:
         """What `count` fits release, the noise of each node as `share` makes it."""
         network = Network.complete(3)
         settings = settle(asked, network, np.array([len(part) for part in data]))
-        Sealer.noise = staticmethod(share)
+        Sealer.noise = lambda sealer, sigma, length: share(sigma, length)
         totals.clear()
         for _ in range(count):
             local.run(Plan.of(data, network, settings))
@@ -370,12 +371,15 @@ def audit(runs: int, floors: Floors) -> None:
             f"of its noise, where {1 / release.multiplier:.2f} are allowed", "noise", "epsilon, at least",
         )  # fmt: skip
         found = {}
-        for name, share in (("all of it", draw), ("half of it", lambda sigma, length: draw(sigma, length) // 2)):
+        for name, share in (
+            ("all of it", discrete_gaussian),
+            ("half of it", lambda *asked: discrete_gaussian(*asked) // 2),
+        ):
             scores = [(released(data, runs, share) - nothing[0]) @ weights for data in (parts, with_victim)]
             found[name] = least_epsilon(*scores, math.sqrt(release.n_nodes * float(weights @ change)))
             shown.add_row(name, f"{found[name]:.3f}")
     finally:
-        private_solver.components_of, Sealer.noise = finish, staticmethod(draw)
+        private_solver.components_of, Sealer.noise = finish, noise
     console.print(shown)
     floors.require(found["all of it"] < AUDITED, f"the audit reaches epsilon {found['all of it']:.3f}")
     floors.require(found["half of it"] > AUDITED, f"with half of the noise it reaches only {found['half of it']:.3f}")
