@@ -1,7 +1,8 @@
-"""Kernel PCA with differential privacy: agreement by epsilon and number of rows, on 20 nodes; what secure sums cost; an attack; and how often
-two runs on other columns tell a row of a small node.
+"""Kernel PCA with differential privacy: agreement by epsilon and number of rows, on 20 nodes; what secure sums cost; an attack; how often
+two runs on other columns tell a row of a small node; and how many rows a search finds in the products of their coordinates.
 
-    python benchmarks/privacy.py --data mnist-0358.npz [--rows 2000 20000 100000 1000000] [--seeds 3] [--sections agreement cost peers audit groups]
+    python benchmarks/privacy.py --data mnist-0358.npz [--rows 2000 20000 100000 1000000] [--seeds 3]
+        [--sections agreement cost peers audit groups rows]
 
 Agreement is the correlation of component values with those of 400 coordinates of public points without noise, of the worst seed, over at most 20,000
 rows. Components 3 and 4 have nearly equal eigenvalues: for them the smallest cosine between the two planes. More rows than there are images
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy.stats import beta
+from sklearn.datasets import load_digits
 
 from common import GAMMA, Floors, arguments, console, load, numbers, table
 from dekpca import Network
@@ -27,6 +29,7 @@ from dekpca.data.columns import Features
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
 from dekpca.kernels import make_kernel
+from dekpca.landmarks import Landmarks
 from dekpca.node_model import NodeModels
 from dekpca.plan import Plan
 from dekpca.privacy.masks import Sealer, sealers
@@ -153,7 +156,7 @@ def cosine(Z: np.ndarray, central: np.ndarray) -> float:
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
-    sections = ("agreement", "cost", "peers", "audit", "groups")
+    sections = ("agreement", "cost", "peers", "audit", "groups", "rows")
     parser.add_argument("--sections", nargs="+", choices=sections, default=list(sections))
     parser.add_argument("--rows", type=int, nargs="+", default=[2000, 20_000, 100_000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.5, 1.0, 4.0])
@@ -178,6 +181,8 @@ def main() -> None:
         audit(a.runs, floors)
     if "groups" in a.sections:
         groups_of_two_runs()
+    if "rows" in a.sections:
+        rows_of_products()
     floors.finish()
 
 
@@ -408,6 +413,24 @@ def groups_of_two_runs() -> None:
                 others = groups(X[:, :-1]), groups(X, scaled=True)
                 found += [any(len(a ^ b) == 1 for a in groups(X) for b in other) for other in others]
             shown.add_row(str(rows), str(columns), *map(str, found))
+    console.print(shown)
+
+
+def rows_of_products() -> None:
+    """How many starts of a search end at a row, given nothing but the products of the landmark coordinates of so many rows."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from test_peer_totals import RBF, nearest, products, rows_found
+
+    X = np.random.default_rng(0).permutation(load_digits().data)
+    marks = Landmarks.of(X[600:1384:7], RBF)
+    shown = table(
+        f"digits of {X.shape[1]} columns with entries from 0 to 16, {marks.size} landmarks, gamma {RBF.gamma:g}",
+        "rows", "starts", "ended within 0.01 of a row", "the farthest of these",
+    )  # fmt: skip
+    for rows in (40, 48, 80, 160):
+        off = nearest(rows_found(products(X[:rows], marks), marks, X[600:], 20), X[:rows])
+        found = off[off < 0.01]
+        shown.add_row(str(rows), "20", str(len(found)), f"{found.max():.1e}" if len(found) else "")
     console.print(shown)
 
 
