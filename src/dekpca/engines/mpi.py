@@ -188,7 +188,8 @@ def new_rows(given: Parameters, X: Any, nodes: Any, before: Before | None, what:
         ranks.agree(facts(network, more.features.count, more.X.dtype, flattened(settings)))
     rows = np.bincount(more.node, minlength=len(network))
     hosts = ranks.claims(network, rows + (ever if len(ever) else 0) > 0)
-    return NewRows(more, seed, ranks, np.flatnonzero(hosts == ranks.rank), ranks.total(rows))
+    hosted = np.flatnonzero(hosts == ranks.rank)
+    return NewRows(**vars(more), seed=seed, ranks=ranks, hosted=hosted, everywhere=ranks.total(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,8 +208,8 @@ class NewRows(local.NewRows):
     def plan(self, given: Parameters, settings: Settings, basis: Basis | None = None) -> Plan:
         if not self.everywhere.sum():
             raise ValueError("X: no rank has a row; give one of them rows")
-        X = self.more.X if basis is None else basis.prepared(self.more.X)
-        node = np.searchsorted(self.hosted, self.more.node)  # among the nodes of this rank
+        X = self.X if basis is None else basis.prepared(self.X)
+        node = np.searchsorted(self.hosted, self.node)  # among the nodes of this rank
         parts = Dealt(X, RowNumbers.of(node, np.ones_like(node), len(self.hosted)))
         return make_plan(given, settings, self.network, parts, self.features, self.hosted.tolist(), self.everywhere)
 
@@ -223,7 +224,7 @@ class NewRows(local.NewRows):
 
     def add_to(self, stream: Stream) -> None:
         with self.ranks.checking(), self._working():
-            addition = stream.adding(self.more.X, self.more.node)
+            addition = stream.adding(self.X, self.node)
         stream.take(addition)
 
     def take_from(self, stream: Stream, by_node: bool) -> int:
