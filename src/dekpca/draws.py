@@ -59,9 +59,9 @@ def bits(count: int, seed: int, beside: Array = HOST) -> Array:
     return aac.array_namespace(beside).concat([mixed(start + number[tile] * step) for tile in tiles])
 
 
-def code_of(text: str) -> int:
-    """64 bits that follow from a text."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+def code_of(text: str, size: int = 8) -> int:
+    """So many bytes that follow from a text, as a number."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=size).digest(), "little")
 
 
 def mixed(x: Array) -> Array:
@@ -84,13 +84,12 @@ def shifted(x: Array, bits: int) -> Array:
 # ---------------------------------------------------------------------- seeds
 def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
     """A node's own random numbers: they depend on its name, not on its number or its process."""
-    digest = blake2b(f"{seed}\0{purpose}\0{name}".encode(), digest_size=16).digest()
-    return np.random.default_rng(int.from_bytes(digest, "little"))
+    return np.random.default_rng(code_of(f"{seed}\0{purpose}\0{name}", 16))
 
 
 def shared_seed(seed: int, purpose: str) -> int:
     """A seed for numbers that all nodes draw alike."""
-    return int.from_bytes(blake2b(f"{seed}\0{purpose}".encode(), digest_size=16).digest(), "little")
+    return code_of(f"{seed}\0{purpose}", 16)
 
 
 # ---------------------------------------------------------------------- keys of rows

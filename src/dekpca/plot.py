@@ -184,7 +184,7 @@ def network(model: Any, by: Any = None, highlighted: int | str | None = None, ax
     '12 nodes, 24 edges'
     """
     ax, net = _axes(ax), model if isinstance(model, Network) else model.network_
-    sent = np.zeros(len(net.directed_edges)) if isinstance(model, Network) else _sent(model)
+    sent = 0.0 if isinstance(model, Network) else model.history_["edge_bytes"]
     place, (edges, sent) = positions(net, range(len(net))), inner_edges(net, range(len(net)), sent)
     widths = 0.8 + 4 * sent / max(sent.max(initial=0), 1)
     for (a, b), width in zip(edges, widths, strict=True):
@@ -412,9 +412,3 @@ def _axes(ax: Any) -> Any:
 
 def _mixed(model: Any) -> list[int]:
     return sorted({c for group in model.mixed_components_ for c in group})
-
-
-def _sent(model: Any) -> np.ndarray:
-    """Bytes along each of the network's directed edges."""
-    check_is_fitted(model)
-    return np.asarray(model.history_["edge_bytes"], dtype=float)

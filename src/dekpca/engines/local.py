@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import array_api_compat as aac
@@ -172,10 +173,7 @@ class Delivery:
 
     def total(self, requests: Sequence[Sum]) -> np.ndarray:
         """The sum of the terms of these sites."""
-        total = requests[0].value
-        for request in requests[1:]:
-            total = total + request.value
-        return total
+        return reduce(np.add, [request.value for request in requests])
 
     def count_sum(self, kind: str, total: np.ndarray, told: np.ndarray) -> None:
         """Count what the nodes of these sites send in a sum."""
