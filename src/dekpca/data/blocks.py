@@ -209,9 +209,8 @@ class Dealer:
         self.network, parts = deal_rows(wanted, total, seed)
         self.sizes = parts.sizes
         self.all, self.node = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int32)
-        keys, ends = row_keys(seed, self.network.names, self.sizes), np.cumsum(self.sizes)
-        for j, part in enumerate(parts):
-            self.node[part], self.all[part] = j, keys[ends[j] - len(part) : ends[j]]
+        self.all[parts.order] = row_keys(seed, self.network.names, self.sizes)
+        self.node[parts.order] = np.repeat(np.arange(len(parts), dtype=np.int32), self.sizes)
 
     def keys(self, start: int, count: int, owners: Any) -> np.ndarray:
         return self.all[start : start + count]
