@@ -27,7 +27,6 @@ from ..network import Network
 from ..parameters import Parameters, seed_of
 from ..plan import Outcome, Plan, Traffic, Watch, make_plan
 from ..program import program
-from ..rounds import Arrays
 from ..settings import Options, Settings
 from ..site import Dealt, RowNumbers, Site
 from ..solvers.sums import Basis, Stream
@@ -85,30 +84,28 @@ class NewRows(More):
         """(nodes,) the number of rows of each node of the network that are in the sums."""
         return stream.sizes
 
+    def rows_of_all(self, count: int) -> int:
+        """The sum of this count over all processes."""
+        return count
+
     def add_to(self, stream: Stream) -> None:
         with self._working():
-            stream.add(self.X, self.node)
+            addition = stream.adding(self.X, self.node)
+        stream.take(addition)
 
     def take_from(self, stream: Stream, by_node: bool) -> int:
         """Forget these rows; returns how many of them are landmarks, and stay as such."""
-        with self._working():
-            node, number, total, landmarks = self._found(stream, by_node)
-            if len(node) == stream.sizes.sum():
-                raise ValueError(NO_ROW_LEFT)
-            stream.forget(node, number, total)
-        self._note(node)
-        return landmarks
-
-    def _found(self, stream: Stream, by_node: bool) -> tuple[np.ndarray, np.ndarray, Arrays, int]:
-        """Nodes and numbers of these rows, the sums of those that are in the sums, and how many are landmarks."""
         basis = stream.basis
-        node, number = stream.find(basis.fingerprints(self.X), self.node if by_node else None)
-        rows = basis.rows(basis.prepared(self.X), node, number)
-        total = basis.summed(rows.at(np.flatnonzero(stream.in_sums(node, number)))).total
-        return node, number, total, basis.landmarks_among(self.X)
-
-    def _note(self, node: np.ndarray) -> None:
+        with self._working():
+            node, number = stream.find(basis.fingerprints(self.X), self.node if by_node else None)
+            rows = basis.rows(basis.prepared(self.X), node, number)
+            total = basis.summed(rows.at(np.flatnonzero(stream.in_sums(node, number)))).total
+            landmarks = basis.landmarks_among(self.X)
+        if self.rows_of_all(len(node)) == self.sizes(stream).sum():
+            raise ValueError(NO_ROW_LEFT)
+        stream.forget(node, number, total)
         self.node_of[self.node_of >= 0] = node
+        return landmarks
 
     def _working(self) -> AbstractContextManager[None]:
         return working(len(self.node) if aac.is_numpy_array(self.X) else 0)

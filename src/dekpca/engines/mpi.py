@@ -222,19 +222,13 @@ class NewRows(local.NewRows):
         parts = [points, *(points[:0, :] for _ in self.hosted[1:])]
         return replace(plan, sizes=self.sizes(stream), parts=parts, nodes=self.hosted)
 
-    def add_to(self, stream: Stream) -> None:
-        with self.ranks.checking(), self._working():
-            addition = stream.adding(self.X, self.node)
-        stream.take(addition)
+    def rows_of_all(self, count: int) -> int:
+        return int(self.ranks.total(np.array([count]))[0])
 
-    def take_from(self, stream: Stream, by_node: bool) -> int:
-        with self.ranks.checking(), self._working():
-            node, number, total, landmarks = self._found(stream, by_node)
-        if self.ranks.total(np.array([len(node)])).sum() == self.sizes(stream).sum():
-            raise ValueError(local.NO_ROW_LEFT)
-        stream.forget(node, number, total)
-        self._note(node)
-        return landmarks
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with self.ranks.checking(), super()._working():
+            yield
 
 
 # ---------------------------------------------------------------------- messages
