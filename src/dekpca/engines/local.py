@@ -165,16 +165,12 @@ class Delivery:
         """The root's conclusion from the terms of all sites."""
         total = self.total(requests)
         told = self.conclude(requests, total)
-        self.count_sum(requests[0].kind, total, told)
+        self.traffic.add_sum(requests[0].kind, total.nbytes, told.nbytes, self.nodes)
         return told
 
     def total(self, requests: Sequence[Sum]) -> np.ndarray:
         """The sum of the terms of these sites."""
         return reduce(np.add, [request.value for request in requests])
-
-    def count_sum(self, kind: str, total: np.ndarray, told: np.ndarray) -> None:
-        """Count what the nodes of these sites send in a sum."""
-        self.traffic.add_sum(kind, total.nbytes, told.nbytes, self.nodes)
 
     def conclude(self, requests: Sequence[Sum], total: np.ndarray) -> np.ndarray:
         """What the site of the root makes of the total."""

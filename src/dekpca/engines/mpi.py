@@ -245,17 +245,19 @@ class RankDelivery(Delivery):
         self.rounds = 0
         self.wire: dict[str, np.ndarray] = {}
 
-    def sum(self, requests: Sequence[Sum]) -> np.ndarray:
-        request, mine = requests[0], np.ascontiguousarray(self.total(requests))
+    def total(self, requests: Sequence[Sum]) -> np.ndarray:
+        mine = np.ascontiguousarray(super().total(requests))
         total = np.empty_like(mine)
         if len(mine):
             self.comm.Reduce(mine, total if self.here == self.root else None, root=self.root)
-        told = np.empty(request.size, dtype=request.dtype)
+        self._count(requests[0].kind, 1, mine.nbytes)
+        return total
+
+    def conclude(self, requests: Sequence[Sum], total: np.ndarray) -> np.ndarray:
+        told = np.empty(requests[0].size, dtype=requests[0].dtype)
         if self.here == self.root:
-            told = np.ascontiguousarray(self.conclude(requests, total))
+            told = np.ascontiguousarray(super().conclude(requests, total))
         self.comm.Bcast(told, root=self.root)
-        self.count_sum(request.kind, mine, told)
-        self._count(request.kind, 1, mine.nbytes)
         return told
 
     def exchange(self, requests: Sequence[Exchange]) -> dict[tuple[int, int], np.ndarray]:
