@@ -103,6 +103,14 @@ def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray, beside: Array =
     return by_rows(lambda some: mixed(first[some] + number[some] * word(GOLDEN)), number.shape[0], 8, beside)
 
 
+def numbered(node: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """(n,) the numbers of rows of these nodes (n,), which had `before` (nodes,) rows."""
+    order, more = np.argsort(node, kind="stable"), np.bincount(node, minlength=len(before))
+    found = np.empty(len(node), dtype=np.int64)
+    found[order] = np.arange(len(node)) - np.repeat(np.cumsum(more) - more, more)
+    return found + before[node]
+
+
 def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarray) -> np.ndarray:
     """Keys of the rows with these numbers at these nodes, of which `names` has the names."""
     return keys_from(np.array([start_of(seed, name) for name in names], dtype=np.uint64)[node], number)

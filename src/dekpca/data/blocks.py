@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..draws import keys_from, row_keys, start_of, uniform_by_key
+from ..draws import keys_from, numbered, row_keys, start_of, uniform_by_key
 from ..network import Network
 from .columns import Features
 from .formats import DataError
@@ -250,11 +250,8 @@ class ByOwner:
 
     def _of(self, code: np.ndarray) -> np.ndarray:
         """Keys of the next rows."""
-        order, more = np.argsort(code, kind="stable"), np.bincount(code, minlength=len(self.counts))
-        place = np.empty(len(code), dtype=np.int64)
-        place[order] = np.arange(len(code)) - np.repeat(np.cumsum(more) - more, more)
-        place += self.counts[code]
-        self.counts = self.counts + more
+        place = numbered(code, self.counts)
+        self.counts = self.counts + np.bincount(code, minlength=len(self.counts))
         return keys_from(self.begin[code], place)
 
     def end(self, wanted: Wanted) -> tuple[Network, np.ndarray, np.ndarray, np.ndarray, bool]:

@@ -22,13 +22,14 @@ from ..data.checks import NOTHING_LEFT, check_finite, checked, complete_rows
 from ..data.columns import ColumnError, Features, Samples, check_known, split_off
 from ..data.frames import is_null
 from ..data.owners import make_network, named_network
+from ..draws import numbered
 from ..network import Network, listing
 from ..parameters import Parameters, seed_of, settings_of
 from ..plan import Outcome, Plan, Watch, make_plan
 from ..rounds import Arrays
 from ..settings import Settings
 from ..solvers.sums import Basis, SiteRows, Stream
-from ..solvers.sums.stream import Addition, Summed, added, numbered
+from ..solvers.sums.stream import Addition, Summed, added
 from .local import NO_ROW_LEFT, Before, began_with, drive, working
 from .local import run as run_here
 from .workers import About, ClientDelivery, Program, add
