@@ -1,6 +1,6 @@
 """The MPI engine: every rank hosts some of the nodes. Sums are reductions over all ranks; other messages go from rank to rank.
 
-rank_agreement.py has the checks before the first message. An exception on one rank ends the job on all: MPI has no recovery on graph communicators.
+rank_agreement.py has the checks before the first message. An exception on one rank ends the job on all: MPI has no recovery.
 """
 
 from __future__ import annotations
