@@ -30,7 +30,7 @@ import numpy as np
 
 from ...answer import Answer
 from ...arrays import all_on_host, integers, take, to_numpy, where
-from ...draws import keys_at
+from ...draws import keys_at, numbered
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Shapes, Solver
@@ -237,14 +237,6 @@ class Basis:
         """How many of these rows are landmarks."""
         points = {point.tobytes() for point in np.ascontiguousarray(to_numpy(self.marks.points))}
         return sum(row.tobytes() in points for row in np.ascontiguousarray(to_numpy(self.prepared(X))))
-
-
-def numbered(node: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """(n,) the numbers of rows of these nodes (n,), which had `before` (nodes,) rows."""
-    order = np.argsort(node, kind="stable")
-    found = np.empty(len(node), dtype=np.int64)
-    found[order] = before[node[order]] + np.arange(len(node)) - np.searchsorted(node[order], node[order])
-    return found
 
 
 class Addition(NamedTuple):
