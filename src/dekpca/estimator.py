@@ -103,7 +103,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         answer exact.
     share_rows : bool, default=True
         Whether rows may leave their node, as landmarks that all nodes get. If False, only sums and means of rows
-        leave it.
+        leave it. (A single node of at most 1,000 rows has nobody to tell: its model holds its rows.)
     solver : "auto" or Projection, default="auto"
         "auto": a few network sums in the span of the landmarks; a single node with at most 1,000 rows decomposes
         its kernel matrix. `dekpca.Projection(...)`: the iterative algorithm of the paper, made to converge, with

@@ -235,9 +235,12 @@ def drive(
             now, reply = time.perf_counter(), None
             match requests[0]:
                 case Sum(kind=kind):
-                    part = PARTS.get(kind, part)  # the terms of a sum are computed before it is asked for
-                    seconds[part] += now - since
+                    part = PARTS.get(
+                        kind, part
+                    )  # its terms are computed before it is asked for, and its conclusion after
                     reply = delivery.sum(requests)
+                    now = time.perf_counter()
+                    seconds[part] += now - since
                 case Exchange(kind=kind):
                     seconds[part] += now - since
                     part, reply = PARTS.get(kind, part), delivery.exchange(requests)
