@@ -77,7 +77,6 @@ class Connection:
         self.name = f"{number}.socket"  # its name in gRPC
         self.address, self.origin = address, origin
         self.reader, self.writer = caller
-        self.cost = 1  # descriptors
         self.neighbor: str | None = None  # None until admitted
 
 
@@ -96,7 +95,7 @@ class Listener:
         self._numbers = itertools.count(1)
         self._listening: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pending: dict[Connection, None] = {}  # the oldest first
+        self._pending: dict[Connection, int] = {}  # and its descriptors; the oldest first
         self._used = 0  # descriptors of pending connections
         self._relayed: dict[str, Connection] = {}  # by name, the oldest first
         self._closed: Counter[str] = Counter()  # pending connections closed since the last report, by reason
@@ -177,10 +176,10 @@ class Listener:
 
     def _made(self, caller: tuple[asyncio.StreamReader, asyncio.StreamWriter], address: str, origin: str) -> Connection:
         connection = Connection(next(self._numbers), caller, address, origin)
-        self._pending[connection] = None
+        self._pending[connection] = 0
         why = f"no neighbor called within {HANDSHAKE:g} s"
         connection.limit = asyncio.get_running_loop().call_later(HANDSHAKE, self._refuse, connection, why)
-        self._use(connection.cost)
+        self._use(connection, 1)
         return connection
 
     async def _serve(self, connection: Connection) -> None:
@@ -193,8 +192,7 @@ class Listener:
                 begun += await connection.reader.readexactly(4)
                 begun += await connection.reader.readexactly(min(int.from_bytes(begun[3:]), RECORD - 5))
             if connection in self._pending:
-                connection.cost += 2  # the other end of the relay, and gRPC's
-                self._use(2)
+                self._use(connection, 2)  # the other end of the relay, and gRPC's
             if connection in self._pending:  # it was not closed to make room, as the oldest one
                 await self._relay(connection, begun)
         except (OSError, asyncio.IncompleteReadError):  # closed, by either side
@@ -221,8 +219,9 @@ class Listener:
         writer.write(begun)
         await asyncio.gather(_pass(connection.reader, writer), _pass(reader, connection.writer))
 
-    def _use(self, count: int) -> None:
+    def _use(self, connection: Connection, count: int) -> None:
         """Take descriptors for a pending connection; close others if necessary."""
+        self._pending[connection] += count
         self._used += count
         while self._used > self.room:
             ((most, _),) = Counter(connection.origin for connection in self._pending).most_common(1)
@@ -250,9 +249,8 @@ class Listener:
     def _leave(self, connection: Connection) -> bool:
         """Remove it from the pending ones; returns whether it was pending."""
         if pending := connection in self._pending:
-            del self._pending[connection]
+            self._used -= self._pending.pop(connection)
             connection.limit.cancel()
-            self._used -= connection.cost
         return pending
 
 
