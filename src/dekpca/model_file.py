@@ -58,6 +58,8 @@ class Format(NamedTuple):
     dtypes: tuple[str, ...] = ("<f4", "<f8")
 
 
+# fields of a model that its header has under the same names
+AS_THEY_ARE = "name", "run", "centering", "transcript", "expansion", "reading", "missing", "n_rows", "contamination"
 FORMAT = Format("dekpca-node-model", 8, "one that NodeModel.save wrote")
 
 
@@ -78,21 +80,12 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
     if model.histogram is not None:
         found["histogram"] = [model.histogram.counts]
     arrays = {name: np.concatenate([to_numpy(x) for x in parts]) for name, parts in found.items()}
-    header = {
-        "name": model.name,
-        "run": model.run,
-        "centering": model.centering,
-        "transcript": model.transcript,
-        "expansion": model.expansion,
+    header = {name: getattr(model, name) for name in AS_THEY_ARE} | {
         "expansions": names,
         "kernel": kernel_header(model.kernel),
         "fourier": largest.fourier,
         "contents": [asdict(held) for held in model.contents],
         "feature_names": model.features.names,
-        "reading": model.reading,
-        "missing": model.missing,
-        "n_rows": model.n_rows,
-        "contamination": model.contamination,
         "scale": None if model.histogram is None else model.histogram.scale,
         "accuracy": None if model.accuracy is None else asdict(model.accuracy),
         "privacy": None if model.privacy_ is None else model.privacy_.as_dict(),
