@@ -61,11 +61,7 @@ class Membership:
             raise Disagreement(f"node {source} tells of node {listing(sorted(new))}, but {why}")
         # At most so many bytes in a handshake.
         size = sum(24 + len(name) + sum(2 + len(other) for other in around) for name, (around, _) in new.items())
-        listed_by: dict[str, set[str]] = defaultdict(set)
-        for name, (around, _) in new.items():
-            for other in around:
-                listed_by[other].add(name)
-        told = listed_by.keys() | new.keys()
+        told = new.keys() | {other for around, _ in new.values() for other in around}
         if source != self.name and self.members is not None and (strange := told - self.members):
             raise Disagreement(
                 f"node {self.name}: its members are not those of the network: node {source} tells of node {listing(sorted(strange))}, too many; "
@@ -73,6 +69,10 @@ class Membership:
             )
         unheard = sum(name not in self.records and name not in self._missing for name in told)
         self._check_room(len(self.records) + len(self._missing) + unheard, size, source)
+        listed_by: dict[str, set[str]] = defaultdict(set)
+        for name, (around, _) in new.items():
+            for other in around:
+                listed_by[other].add(name)
         for name, (around, _) in new.items():
             lists = {other for other in around if other in self.records or other in new}
             for other in sorted(lists ^ (self._missing.get(name, set()) | listed_by.get(name, set()))):
