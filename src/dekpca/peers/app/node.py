@@ -33,6 +33,7 @@ from ..protocol.node import NodeProtocol
 from ..protocol.views import ViewChanged
 from ..storage.stream import NodeStream
 from .config import Config, ConfigError
+from .disclosure import rows_for_sums
 from .session import NO_CERTIFICATES, Session, fingerprint
 
 log = logging.getLogger("dekpca.peer")
@@ -267,6 +268,13 @@ def run(
             if set(now) != then.keys():
                 of = f"the members of run {prepared.before.run!r} were {listing(then)}, and these are {listing(now)}"
                 raise Disagreement(f"add: {of}; start a new run without --add")
+
+        others, enough = int(sizes.sum() - sizes.max()), rows_for_sums(features.count)
+        if settings.sealed and not private and others < enough:
+            what = (
+                "few rows: whoever opens the totals may compute each row of the nodes but the largest; join more nodes"
+            )
+            log.warning(f"{what}, or use privacy", extra={"rows": others, "enough": enough})
 
         def engine(plan: Plan, watch: Any) -> Outcome:
             options = replace(plan.options, earlier=earlier, private_seed=session.store.private_seed())

@@ -43,6 +43,7 @@ JUDGES = 2048  # judging rows, if there are more rows than four times that
 GROUPS = 8  # independent estimates, whose spread is the noise
 FREQUENCIES = 48  # in each group
 EFFORT = 4  # times as many rows, or frequencies where all rows judge, if that may be enough
+MOST_FEATURES = GROUPS * 2 * FREQUENCIES * EFFORT  # of a judgement: a sum over the judging rows for each
 POWER = 4  # vectors of the power iteration for the largest eigenvalue of the rest
 BESIDE = 1 + 2 * POWER  # sums of a feature beside those with functions: its mean, and two steps of the power iteration
 LEAK = 1.25  # the leak is an estimate too, of which the truth may be a little more
@@ -556,8 +557,7 @@ def turned_by(size: float, gap: Any) -> Any:
 
 def largest_sum(q: int) -> int:
     """The most numbers of a term or conclusion of a judgement of q functions."""
-    features = GROUPS * 2 * FREQUENCIES * EFFORT
-    return features * (q + 2 + POWER) + 20 * q * q + 64 * q + 64
+    return MOST_FEATURES * (q + 2 + POWER) + 20 * q * q + 64 * q + 64
 
 
 def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, as_points: bool, item: int) -> int:
