@@ -220,6 +220,14 @@ def test_a_fit_with_a_limit_has_as_many_landmarks_as_fit(limit):
     assert (100 if limit == "150MB" else 400) <= model.n_landmarks_ < 2500
 
 
+def test_the_copy_that_joins_parts_is_within_the_limit():
+    """6,000 rows of 2,000 columns are 96 MB; in one array they are not copied."""
+    X = np.random.default_rng(0).normal(size=(6000, 2000))
+    model = DecentralizedKernelPCA(2, landmarks=20, memory_limit="100MB", random_state=0)
+    with pytest.raises(ValueError, match=r"memory_limit=0\.1 GB: the samples of these 2 nodes"):
+        model.fit_parts([X[:3000], X[3000:]])
+
+
 def test_a_limit_that_cannot_hold_says_what_would():
     X = np.concatenate(clusters([40] * 4))
     with pytest.raises(ValueError, match=r"memory_limit=1e-05 GB: .* take about .* GB; raise it"):

@@ -48,10 +48,11 @@ def machine_bytes() -> int:
         return most
 
 
-def fitting(site: Site, options: Options, limit: int) -> Options:
-    """The options, with at most as many landmarks as fit into the limit, and kernel matrices stored only if they fit."""
+def fitting(site: Site, options: Options, limit: int, joined: bool = False) -> Options:
+    """The options, with at most as many landmarks as fit into the limit, and kernel matrices stored only if they fit. `joined`: the rows of the site
+    are a copy of those of several parts."""
     in_blocks = isinstance(site.X, Blocks)
-    copied = options.projection is not None or options.exact or options.standardize or options.impute
+    copied = joined or options.projection is not None or options.exact or options.standardize or options.impute
     rows = site.X.bytes if in_blocks else site.X.shape[0] * row_bytes(site.X) if copied else 0
     most = options.max_landmarks
     while options.grow and most > options.n_landmarks and rows + needed(site, options, most) > limit:

@@ -16,10 +16,11 @@ from .network import Network
 from .privacy.settings import Privacy
 from .solvers.features import RANDOM_FEATURES, columns_seen
 from .solvers.private import PrivateOptions
-from .solvers.projection import USUAL_LANDMARKS, Noise, Projection, ProjectionOptions
+from .solvers.projection import USUAL_LANDMARKS, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
 from .solvers.sums.judge import BESIDE, GROUPS, JUDGES
 from .solvers.sums.moments import EXTRA
+from .solvers.sums.options import LEAST_CLUSTER
 
 FIRST_LANDMARKS = 100  # of the first stage of the default solver
 MAX_LANDMARKS = 2500  # default limit of their growth
@@ -98,7 +99,7 @@ class Options(Settings):
         if self.privacy is not None:
             return self.private_options()
         asked = self.projection
-        noise = asked is not None and bool(Noise.of(asked.exchange_noise))
+        noise = asked is not None and asked.noisy
         sums = SumsOptions(
             n_components=self.n_components, kernel=self.kernel, seed=self.seed, tol=self.tol, first=self.n_landmarks,
             max_landmarks=self.max_landmarks if self.grow else self.n_landmarks, points=self.landmarks.points, resume=self.resume,
@@ -130,6 +131,9 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
     limit, why = _most_columns(options, network, sizes)
     if k > limit:
         more = " or raise max_landmarks" if options.grow else ", or give more landmarks"
+        if not exact and limit == most_landmarks(settings, sizes):
+            why = "the rows of all nodes but the largest, with secure sums and without sharing rows,"
+            more = ", or use share_rows=True if rows may leave their nodes"
         remedy = "lower n_components" + ("" if limit >= total - 1 or exact else more)
         remedy += ", or give the first call of partial_fit more rows" if settings.stream else ""
         raise ValueError(f"n_components={k}, but {why} allow{'s' * ('=' in why)} at most {limit}; {remedy}")
@@ -181,13 +185,22 @@ def most_landmarks(settings: Settings, sizes: np.ndarray) -> int:
     the totals, and could find each of the others from the products of more coordinates than there are rows and columns."""
     if not settings.secure_sums or settings.share_rows or len(sizes) == 1:
         return int(np.iinfo(np.int64).max)
-    others, k = int(sizes.sum() - sizes.max()), settings.n_components
-    # of so many rows each judges in one of GROUPS groups, whose features times functions it follows from likewise
-    apart = sizes.sum() > 4 * JUDGES and (k < 1 or others // (2 * GROUPS) < k + EXTRA)
-    room = min(others // 2 - BESIDE, others // (2 * GROUPS) if apart else others)
+
+    def others(least: int = 0) -> int:
+        """Rows of all nodes but the largest, if these have at least so many: of smaller ones some sums have no rows."""
+        return int(max(sizes[sizes >= least].sum() - sizes.max(), 0))
+
+    rows, k = others(LEAST_CLUSTER) or others(), settings.n_components
+    room = rows // 2 - BESIDE
+    if sizes.sum() > 4 * JUDGES and (judging := others(GROUPS * LEAST_CLUSTER)):
+        # of so many rows each judges in one of GROUPS groups, whose features times functions it follows from likewise
+        most = judging // (2 * GROUPS)
+        room = min(room, most) if k < 1 or most < k + EXTRA else room
     if room < 1:
-        what = f"secure sums with share_rows=False and {others} rows besides those of the largest node: the root could compute each"
-        raise ValueError(f"{what}; join nodes, or use share_rows=True if rows may leave their nodes")
+        few = f" in nodes of at least {LEAST_CLUSTER}" if rows < others() else ""
+        what = f"secure sums with share_rows=False and {rows} rows{few} besides those of the largest node"
+        remedy = "join nodes, or use share_rows=True if rows may leave their nodes"
+        raise ValueError(f"{what}: the root could compute each; {remedy}")
     return room
 
 

@@ -44,9 +44,7 @@ GROUPS = 8  # independent estimates, whose spread is the noise
 FREQUENCIES = 48  # in each group
 EFFORT = 4  # times as many rows, or frequencies where all rows judge, if that may be enough
 POWER = 4  # vectors of the power iteration for the largest eigenvalue of the rest
-BESIDE = (
-    1 + 2 * POWER
-)  # sums of features besides those times functions: their mean, and both steps of the power iteration
+BESIDE = 1 + 2 * POWER  # sums of a feature beside those with functions: its mean, and two steps of the power iteration
 LEAK = 1.25  # the leak is an estimate too, of which the truth may be a little more
 LUCK = 3.84  # the turn is a random angle whose mean square is estimated: the 95 % quantile of chi-square with one degree of freedom
 HIDDEN = 0.4  # of the k-th eigenvalue: a rest with a larger one may hide a component. Few power steps see about 0.7 of it, noise makes it larger
@@ -96,11 +94,18 @@ class JudgingRows:
         """How many times smaller the noise of the next effort is: it has more rows or frequencies; and all rows in each group, if all rows judge."""
         return EFFORT * (GROUPS if not self.everyone and self.count <= 2 * JUDGES * EFFORT else 1)
 
+    @property
+    def draws(self) -> str:
+        """The name of the stage in draws by which rows judge. Where others see terms it is the same in all stages: else a root that tells the same
+        functions in each has so many sums over other rows that the values of every row follow from linear equations."""
+        return self.stage if self.all.rows.least == 1 else LAST
+
     @cached_property
     def places(self) -> Array:
         """Which rows judge. Where others see a node's terms, none of a node that has so few that a term would tell of single rows."""
         rows, chance = self.all.rows, lambda some: self._chance(self.all.rest[some])
-        found = numbers(rows.keys, len(rows)) if self.everyone else rows.below(judging(self.stage), chance)
+        stage = again_at(self.draws) if self.effort > 1 and rows.least > 1 else self.draws
+        found = numbers(rows.keys, len(rows)) if self.everyone else rows.below(judging(stage), chance)
         enough = rows.least == 1 or found.shape[0] >= rows.least * self.shares
         return found if enough else found[:0]
 
@@ -138,7 +143,7 @@ class JudgingRows:
         """(n, GROUPS) which group each row is in: the rows of a node are dealt in a random order."""
         rows = self.rows
         xp = aac.array_namespace(rows.keys)
-        order = xp.argsort(rows.uniform(f"groups {self.stage}"))
+        order = xp.argsort(rows.uniform(f"groups {self.draws}"))
         order = take(order, xp.argsort(take(rows.node, order), stable=True))
         node, keys = take(rows.node, order), take(rows.keys, order)
         start = xp.searchsorted(node, node)  # where the rows of a row's node begin
@@ -181,7 +186,7 @@ class JudgingRows:
     def signs(self) -> Array:
         """(n, POWER) random signs."""
         xp = aac.array_namespace(self.rows.keys)
-        bits = xp.stack([self.rows.uniform(f"signs {self.stage} {i}") for i in range(POWER)], axis=1)
+        bits = xp.stack([self.rows.uniform(f"signs {self.draws} {i}") for i in range(POWER)], axis=1)
         return 1.0 - 2.0 * xp.astype(bits < 0.5, xp.float64)
 
     @cached_property
@@ -362,7 +367,7 @@ class Images:
             found -= transposed(own)[:, :, None] * g[rows, :]
         return found
 
-    @property
+    @cached_property
     def pairs(self) -> np.ndarray | None:
         """(GROUPS, q, q) the functions' products with their images, by each group: where everyone judges they follow from the sketch."""
         image = self.told["image"]
@@ -417,7 +422,8 @@ class Separate(Round):
                 across = xp.where(transposed(judges.group[rows, :])[:, :, None], others, across)
             return power, xp.concat([diagonal, drawn]), left @ across
 
-        power, *products = summed(part, g.shape[0], g, bytes_a_row=GROUPS * row_bytes(g) // 2)
+        images_of_row = GROUPS * row_bytes(g) // 2 if images.pairs is None else 0  # bytes
+        power, *products = summed(part, g.shape[0], g, bytes_a_row=images_of_row)
         triangles = (upper_triangle((product + transposed(product)) / 2) for product in products)
         return {"power": power} | dict(zip(("diagonal", "pairs"), triangles, strict=False))
 
@@ -499,9 +505,8 @@ class Leak(Round):
         size = size**0.5 if self.images.squared else size
         _, judges, present = map(float, self.images.told["weight"])
         absent = self.images.judges.absent(present)
-        beyond = (
-            absent + 2.0 * (size * absent) ** 0.5
-        )  # at most, of the rest of rows that do not judge, and between them and others
+        # at most, of the rest of rows that do not judge, and between them and others
+        beyond = absent + 2.0 * (size * absent) ** 0.5
         size += beyond
         following = min(values[-1], size) if self.whole or len(values) == k else values[-1]
         hidden = size >= HIDDEN * values[k - 1]  # a component may hide in the rest
@@ -518,9 +523,8 @@ class Leak(Round):
             group[members] = number
         apart = np.abs(values[:k, None] - values) + np.where(np.eye(k, len(values)) > 0, np.inf, 0.0)
         errors = np.diagonal(leak) + turned + turned_by(beyond, np.minimum(gap, apart.min(axis=1)))
-        last = (
-            min(gap[-1], values[k - 1] - values[k]) if len(values) > k else gap[-1]
-        )  # from the span to what is outside
+        # from the span to what is outside
+        last = min(gap[-1], values[k - 1] - values[k]) if len(values) > k else gap[-1]
         unseen = float(turned_by(beyond, last))
         error, bound, within_reach = error + unseen, bound + unseen, within_reach + unseen
         missed = principal.missed
