@@ -208,12 +208,12 @@ class Node:
         over_own = np.concatenate([w[self.m :], self.z[self.n :]])
         self.at_check = self.w, w[: self.m], over_own
 
-    def local_start(self, k: int) -> np.ndarray:
-        """The node's own solution: unit functions along the leading eigenvectors of K_j, and zeros where it has no more."""
-        found = min(k, self.n)
-        values, basis = self.eigenvalues[::-1][:found], flip_signs(self.basis[:, ::-1][:, :found])
-        w = self.spread(basis * np.sqrt(self._inverse_eigenvalues[::-1][:found]).astype(basis.dtype))
-        return np.pad(w, ((0, 0), (0, k - len(values))))
+    def local_start(self, random: np.ndarray) -> np.ndarray:
+        """The node's own solution: unit functions along the leading eigenvectors of K_j. Where it has no more, the columns of `random` (m + n, k)."""
+        found = min(random.shape[1], self.n)
+        inverse, basis = self._inverse_eigenvalues[::-1][:found], flip_signs(self.basis[:, ::-1][:, :found])
+        w, rank = self.spread(basis * np.sqrt(inverse).astype(basis.dtype)), np.count_nonzero(inverse)
+        return np.concatenate([w[:, :rank], random[:, rank:]], axis=1)
 
     def random_start(self, noise: np.ndarray) -> np.ndarray:
         """Random functions of about unit norm, from standard normal numbers (n, k)."""

@@ -199,10 +199,10 @@ def start(run: Run) -> list[np.ndarray]:
 def starts(run: Run) -> list[np.ndarray]:
     asked, options = run.asked, run.options
     k = 1 if asked.update == "paper" else options.n_columns
-    if asked.init == "local":
-        return [node.local_start(k) for node in run.nodes]
     drawn = [node_random(options.sums.seed, node.name, "start").standard_normal((node.n, k)) for node in run.nodes]
     random = [node.random_start(noise) for node, noise in zip(run.nodes, drawn, strict=True)]
+    if asked.init == "local":
+        return [node.local_start(w) for node, w in zip(run.nodes, random, strict=True)]
     if asked.init == "random":
         return random
     assert run.principal is not None
