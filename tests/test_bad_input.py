@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network, Projection
+from dekpca import PAPER, DecentralizedKernelPCA, Network, Projection
 from dekpca.data.checks import first_bad
 from dekpca.plan import Traffic
 
@@ -127,6 +127,18 @@ def indefinite(A, B):
         (lambda: iterate(update="paper"), "the paper's iteration knows none; set n_landmarks=0"),
         (lambda: iterate(**BARE, update="paper", n_oversamples=3), "n_oversamples=3 with update='paper'"),
         (lambda: iterate(**BARE, expansion="landmarks"), "expansion='landmarks' with n_landmarks=0"),
+        (
+            lambda: fit([p[:1] for p in PARTS], solver=PAPER),
+            "node 0 and its neighbors have one row each, .* larger nodes, or use centering='global'",
+        ),
+        (
+            lambda: fit([p[:1] for p in PARTS], solver=Projection(**BARE)),
+            "node 0 and its neighbors have one row each, .* larger nodes, or use centering='global'",
+        ),
+        (
+            lambda: fit([p[:2] for p in PARTS], solver=PAPER),
+            "the 1 dimensions of the largest node around node 0 allow at most 1; lower n_components, or give larger nodes$",
+        ),
         (lambda: iterate(rho=0), "above 0"),
         (lambda: iterate(rho=-3.0), "above 0"),
         (lambda: iterate(rho="big"), "'auto', 'paper-bound'"),
