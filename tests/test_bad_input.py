@@ -36,6 +36,11 @@ def iterate(**asked):
     return fit(PARTS, solver=Projection(**asked))
 
 
+def test_a_function_of_the_iteration_is_called_for_iterations_alone():
+    table = [10.0, 20.0, 30.0]
+    assert Projection(max_iter=3, rho=lambda t, own: table[t]).max_iter == len(table)
+
+
 def broken(j, row, value):
     parts = clusters([20, 20, 20])
     parts[j][row, 2] = value
@@ -209,6 +214,13 @@ def indefinite(A, B):
         (lambda: fit(PARTS, landmarks=np.full((2, 6), np.nan)), "landmarks contains NaN"),
         (lambda: iterate(rho=np.array([[0, 1.0, -1.0]])), "above 0"),
         (lambda: iterate(rho=[(0, 1.0, 1.0), (np.nan, 1.0, 1.0)]), "iterations rise"),
+        (
+            lambda: iterate(rho=[(0, 1.0, 1.0), (np.inf, 1.0, 1.0)]),
+            r"rho=\[.*finite numbers of its iterations rise; got 0, inf",
+        ),
+        (lambda: iterate(rho=[(0, 1.0, 1.0), ("5", 1.0, 1.0)]), r"rho=\[.*iterations rise; got 0, '5'"),
+        (lambda: iterate(rho=np.array(0.5)), r"rho=array\(0.5\): .* penalties must be numbers"),
+        (lambda: iterate(rho=[np.array(0.5)]), "a schedule is a list"),
         (lambda: fit(PARTS, dtype="bogus"), "dtype='bogus'"),
         (lambda: fit(PARTS, kernel="poly", degree=2.5), "only whole degrees"),
         (lambda: fit(PARTS, kernel="poly", degree=300, gamma=1e3), "gives NaN or infinity; scale the data"),
