@@ -34,13 +34,18 @@ class Neighborhood:
         self.around, self.samples, self.kernel, self.local_means = around, samples, kernel, local_means
         self.sizes = np.array([len(own) for own in samples])
         self.starts = np.cumsum(self.sizes) - self.sizes
-        self.X = np.concatenate(samples)
-        self.psi = self.X[:, :0] if marks is None else marks.coordinates(kernel, self.X)
+        self.n = int(self.sizes.sum())
+        X = np.concatenate(samples)  # not kept, or every node would have a copy of its neighbors' rows
+        self.psi = np.zeros((self.n, 0), dtype=X.dtype) if marks is None else marks.coordinates(kernel, X)
         self.removed: list[tuple[np.ndarray, np.ndarray]] = []  # by deflation: directions (N, 1), and their values
         self.rest = None
-        self.far = kernel.far(kernel.squares(self.X))
+        self.far = kernel.far(kernel.squares(X))
         if stored:
-            rest = np.concatenate([self._rest(rows) for rows in self._tiles()]) if self.far else self._rest(slice(None))
+            rest = (
+                np.concatenate([self._rest(X, rows) for rows in self._tiles()])
+                if self.far
+                else self._rest(X, slice(None))
+            )
             if local_means:
                 rest = self._centered(self._centered(rest).T)
             self.rest = rest
@@ -57,7 +62,8 @@ class Neighborhood:
             found = self.rest @ z
         else:
             z = self._centered(z) if self.local_means else z
-            found = np.concatenate([self._rest(rows) @ z for rows in self._tiles()])
+            X = np.concatenate(self.samples)
+            found = np.concatenate([self._rest(X, rows) @ z for rows in self._tiles()])
             found = self._centered(found) if self.local_means else found
         for u, v in self.removed:
             found = self._without(found, v, u)
@@ -76,10 +82,10 @@ class Neighborhood:
         own = zip(self.starts.tolist(), self.sizes.tolist(), strict=True)
         return [slice(start + t.start, start + t.stop) for start, size in own for t in row_tiles(size, TILE)]
 
-    def _rest(self, rows: slice) -> np.ndarray:
-        """rest between some samples and all. Far from the origin distances keep their digits only between samples of two nodes at a time."""
-        others = self.samples if self.far else [self.X]
-        grams = [self.kernel.gram(self.X[rows], other) for other in others]
+    def _rest(self, X: np.ndarray, rows: slice) -> np.ndarray:
+        """rest between some of all samples X and all. Far from the origin distances keep their digits only between samples of two nodes at a time."""
+        others = self.samples if self.far else [X]
+        grams = [self.kernel.gram(X[rows], other) for other in others]
         gram = grams[0] if len(grams) == 1 else np.concatenate(grams, axis=1)
         return gram - self.psi[rows] @ self.psi.T
 
@@ -90,7 +96,7 @@ class Neighborhood:
 
     def _centered(self, x: np.ndarray) -> np.ndarray:
         """x minus its mean over the samples of each node around."""
-        ones = np.ones((len(self.X), 1), dtype=x.dtype)
+        ones = np.ones((self.n, 1), dtype=x.dtype)
         return self._without(x, ones, ones / np.repeat(self.sizes, self.sizes)[:, None].astype(x.dtype))
 
 
@@ -200,7 +206,7 @@ class Node:
         k, zero = w.shape[1], np.zeros_like(w)
         self.w, self.before, self.w_values = w, w, self.at_samples(w)
         self.z_shared = w[: self.m] if warm else zero[: self.m]
-        self.z = np.zeros((len(self.near.X), k), dtype=w.dtype)
+        self.z = np.zeros((self.near.n, k), dtype=w.dtype)
         pull = self.spread(self.w_values * (2.0 / len(self.around))) if warm else zero
         self.dual = dict.fromkeys(self.around, pull)
         self.projected = dict.fromkeys(self.around, w if warm else zero)  # P_j z_q, of each node q around

@@ -100,7 +100,7 @@ def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Scri
     first, marks, principal = yield from run_rounds(site, agree(rows, options), transcript)
     kernel, points, local = first.kernel, None, asked.centering == "local"
     X = to_numpy(first.rows.X)
-    X = X.copy() if first.rows.X is rows.X else X  # the models hold these rows: the caller may change its own
+    X = X.copy() if first.rows.X is site.X else X  # the models hold these rows: the caller may change its own
     parts = np.split(X, np.cumsum(site.own_sizes)[:-1])
     if marks is not None:
         points = Landmarks(to_numpy(marks.points), to_numpy(marks.root))
