@@ -1,7 +1,8 @@
-"""Kernel PCA with differential privacy: agreement by epsilon and number of rows, on 20 nodes; what secure sums cost; an attack; and how often
-two runs on other columns tell a row of a small node.
+"""Kernel PCA with differential privacy: agreement by epsilon and number of rows, on 20 nodes; what secure sums cost; an attack; how often
+two runs on other columns tell a row of a small node; and how many rows a search finds in the products of their coordinates.
 
-    python benchmarks/privacy.py --data mnist-0358.npz [--rows 2000 20000 100000 1000000] [--seeds 3] [--sections agreement cost peers audit groups]
+    python benchmarks/privacy.py --data mnist-0358.npz [--rows 2000 20000 100000 1000000] [--seeds 3]
+        [--sections agreement cost peers audit groups rows]
 
 Agreement is the correlation of component values with those of 400 coordinates of public points without noise, of the worst seed, over at most 20,000
 rows. Components 3 and 4 have nearly equal eigenvalues: for them the smallest cosine between the two planes. More rows than there are images
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy.stats import beta
+from sklearn.datasets import load_digits
 
 from common import GAMMA, Floors, arguments, console, load, numbers, table
 from dekpca import Network
@@ -27,9 +29,11 @@ from dekpca.data.columns import Features
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
 from dekpca.kernels import make_kernel
+from dekpca.landmarks import Landmarks
 from dekpca.node_model import NodeModels
 from dekpca.plan import Plan
 from dekpca.privacy.masks import Sealer, sealers
+from dekpca.privacy.noise import discrete_gaussian
 from dekpca.privacy.releases import LARGEST_TOTAL, Release, releases
 from dekpca.privacy.settings import Privacy
 from dekpca.program import program
@@ -152,7 +156,7 @@ def cosine(Z: np.ndarray, central: np.ndarray) -> float:
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
-    sections = ("agreement", "cost", "peers", "audit", "groups")
+    sections = ("agreement", "cost", "peers", "audit", "groups", "rows")
     parser.add_argument("--sections", nargs="+", choices=sections, default=list(sections))
     parser.add_argument("--rows", type=int, nargs="+", default=[2000, 20_000, 100_000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.5, 1.0, 4.0])
@@ -177,6 +181,8 @@ def main() -> None:
         audit(a.runs, floors)
     if "groups" in a.sections:
         groups_of_two_runs()
+    if "rows" in a.sections:
+        rows_of_products()
     floors.finish()
 
 
@@ -339,7 +345,7 @@ def audit(runs: int, floors: Floors) -> None:
         n_components=2, kernel=make_kernel("rbf", gamma=0.3), landmarks=LandmarkSource("points", points), seed=0, privacy=privacy
     )  # fmt: skip
     totals: list[np.ndarray] = []
-    finish, draw = private_solver.components_of, Sealer.noise
+    finish, noise = private_solver.components_of, Sealer.noise
 
     def keep(release, total, *more):
         totals.append(total.astype(np.float64))
@@ -349,7 +355,7 @@ def audit(runs: int, floors: Floors) -> None:
         """What `count` fits release, the noise of each node as `share` makes it."""
         network = Network.complete(3)
         settings = settle(asked, network, np.array([len(part) for part in data]))
-        Sealer.noise = staticmethod(share)
+        Sealer.noise = lambda sealer, sigma, length: share(sigma, length)
         totals.clear()
         for _ in range(count):
             local.run(Plan.of(data, network, settings))
@@ -370,12 +376,15 @@ def audit(runs: int, floors: Floors) -> None:
             f"of its noise, where {1 / release.multiplier:.2f} are allowed", "noise", "epsilon, at least",
         )  # fmt: skip
         found = {}
-        for name, share in (("all of it", draw), ("half of it", lambda sigma, length: draw(sigma, length) // 2)):
+        for name, share in (
+            ("all of it", discrete_gaussian),
+            ("half of it", lambda *asked: discrete_gaussian(*asked) // 2),
+        ):
             scores = [(released(data, runs, share) - nothing[0]) @ weights for data in (parts, with_victim)]
             found[name] = least_epsilon(*scores, math.sqrt(release.n_nodes * float(weights @ change)))
             shown.add_row(name, f"{found[name]:.3f}")
     finally:
-        private_solver.components_of, Sealer.noise = finish, staticmethod(draw)
+        private_solver.components_of, Sealer.noise = finish, noise
     console.print(shown)
     floors.require(found["all of it"] < AUDITED, f"the audit reaches epsilon {found['all of it']:.3f}")
     floors.require(found["half of it"] > AUDITED, f"with half of the noise it reaches only {found['half of it']:.3f}")
@@ -404,6 +413,24 @@ def groups_of_two_runs() -> None:
                 others = groups(X[:, :-1]), groups(X, scaled=True)
                 found += [any(len(a ^ b) == 1 for a in groups(X) for b in other) for other in others]
             shown.add_row(str(rows), str(columns), *map(str, found))
+    console.print(shown)
+
+
+def rows_of_products() -> None:
+    """How many starts of a search end at a row, given nothing but the products of the landmark coordinates of so many rows."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from test_peer_totals import RBF, nearest, products, rows_found
+
+    X = np.random.default_rng(0).permutation(load_digits().data)
+    marks = Landmarks.of(X[600:1384:7], RBF)
+    shown = table(
+        f"digits of {X.shape[1]} columns with entries from 0 to 16, {marks.size} landmarks, gamma {RBF.gamma:g}",
+        "rows", "starts", "ended within 0.01 of a row", "the farthest of these",
+    )  # fmt: skip
+    for rows in (40, 48, 80, 160):
+        off = nearest(rows_found(products(X[:rows], marks), marks, X[600:], 20), X[:rows])
+        found = off[off < 0.01]
+        shown.add_row(str(rows), "20", str(len(found)), f"{found.max():.1e}" if len(found) else "")
     console.print(shown)
 
 

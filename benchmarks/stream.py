@@ -18,8 +18,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from common import Floors, console, table
 from dekpca import DecentralizedKernelPCA
-from dekpca.draws import keys_at
-from dekpca.solvers.sums import Rows, Stream, solve
+from dekpca.site import Site
+from dekpca.solvers.sums import Stream, solve
 from dekpca.solvers.sums.moments import Moments, Seen
 
 CUTS, FORGOTTEN = 1e-10, 1e-9
@@ -165,10 +165,9 @@ def forgotten(count: int, floors: Floors) -> None:
     model = streamed()
     stream, left = model._stream, np.flatnonzero(~goes)
     node = np.zeros(len(left), dtype=int)
-    keys = keys_at(0, stream.basis.names, node, left)
-    answer = _run(solve(Rows(X[left], keys, node, len(left), 1), stream.basis.options))
-    psi = answer.marks.coordinates(stream.basis.kernel, X[:2000])
-    values, there = model.transform(X[:2000]), (psi - answer.mean) @ answer.weights
+    site = Site(model.network_, np.array([len(left)]), np.array([0]), X[left], numbered=(node, left))
+    answer = _run(solve(site, stream.basis.options))
+    values, there = model.transform(X[:2000]), answer.function(answer.terms)(answer.kernel, X[:2000])
     found = (
         np.abs(model.eigenvalues_ / answer.eigenvalues - 1).max(),
         np.abs(values - there).max() / np.abs(there).max(),

@@ -330,7 +330,7 @@ def test_bad_input():
     assert alone.n_landmarks_ <= 6
 
 
-def test_files_without_an_honest_accuracy_are_refused(tmp_path):
+def test_files_without_an_honest_accuracy_are_refused(tmp_path, monkeypatch):
     node = fit(PARTS, 3).node_models_[0]
     for wrong in (
         Accuracy((0.0,) * 2, 0.0, 0.0),
@@ -340,7 +340,11 @@ def test_files_without_an_honest_accuracy_are_refused(tmp_path):
         Accuracy((0.0,) * 3, 0.0, 0.0, (), "\x1b[31m"),
     ):
         node.accuracy = wrong
-        node.save(tmp_path / "node.npz")
+        with pytest.raises(ValueError, match="its model could not be loaded again"):
+            node.save(tmp_path / "node.npz")
+        with monkeypatch.context() as patch:
+            patch.setattr("dekpca.model_file._model", lambda *header_and_arrays: None)
+            node.save(tmp_path / "node.npz")
         with pytest.raises(ModelFileError):
             NodeModel.load(tmp_path / "node.npz")
 

@@ -207,6 +207,23 @@ def test_numpy_scalars_are_saved(tmp_path):
     np.testing.assert_allclose(NodeModel.load(tmp_path / "node.npz").transform(NEW), node.transform(NEW))
 
 
+def test_what_is_saved_can_be_loaded(tmp_path):
+    """Whatever columns and nodes are called; else the error comes when the model is saved, while it is still there."""
+    import pandas as pd
+
+    X = pd.DataFrame(NEW[:, :3], columns=["weight\u00a0kg", "line\nbreak", "tab\there"])
+    model = DecentralizedKernelPCA(1, network=1).fit(X, nodes=["os\u00a0lo"] * len(X))
+    model.node_models_[0].save(tmp_path / "node.npz")
+    assert NodeModel.load(tmp_path / "node.npz").feature_names_in_.tolist() == X.columns.tolist()
+    for names, nodes in ((["a", "b", "\x1b[31m"], ["oslo"]), (["a", "b", "c"], ["os\nlo"])):
+        model = DecentralizedKernelPCA(1, network=1).fit(X.set_axis(names, axis=1), nodes=nodes * len(X))
+        with pytest.raises(
+            ValueError, match=r"its model could not be loaded again: (feature_names|what) in the header is no name"
+        ):
+            model.node_models_[0].save(tmp_path / "other.npz")
+        assert not (tmp_path / "other.npz").exists()
+
+
 def test_transform_takes_frames_and_refuses_nan():
     import pandas as pd
 

@@ -193,15 +193,17 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, dtype, stored):
     site = plan.site()
     if plan.options.projection is None or plan.options.projection.init == "landmarks":
         plan = with_much_work(plan)
-    with threadpool_limits(1):  # as it is measured
+    # as they are measured; of sums only what they make of the rows is counted
+    joined = plan.options.projection is not None
+    with threadpool_limits(1):
         least = counted = needed(site, plan.options, plan.options.n_landmarks)
         if plan.options.projection is not None:
-            least += copies(plan.options) * site.X.nbytes
+            least += copies(site, plan.options, joined) * site.X.nbytes
             counted = least + (grams(site) if stored else 0)
-        limited = fitting(site, plan.options, counted)
+        limited = fitting(site, plan.options, counted, joined)
     assert limited.store_grams == (stored and plan.options.projection is not None)
     with pytest.raises(ValueError, match="raise it"):
-        fitting(site, plan.options, least - 1)
+        fitting(site, plan.options, least - 1, joined)
     _, peak = measured(replace(plan, options=limited))
     assert peak <= counted
     assert peak >= counted / 4  # it is not counted for nothing; a star judges with less effort than is counted
@@ -216,7 +218,9 @@ def test_no_node_keeps_a_copy_of_its_neighbors_rows(noise, stored):
     plan = Plan.of(parts, network, make_options(parts, network, **settings))
     site, plan = plan.site(), replace(plan, options=replace(plan.options, store_grams=stored))
     with threadpool_limits(1):
-        counted = needed(site, plan.options, 0) + copies(plan.options) * site.X.nbytes + stored * grams(site)
+        counted = (
+            needed(site, plan.options, 0) + copies(site, plan.options, True) * site.X.nbytes + stored * grams(site)
+        )
     _, peak = measured(plan)
     assert peak <= counted < 5 * site.X.nbytes  # each row is known to five nodes
 
@@ -233,6 +237,14 @@ def test_a_fit_with_a_limit_has_as_many_landmarks_as_fit(limit):
         tracemalloc.stop()
     assert peak <= parse_size(limit)
     assert (100 if limit == "150MB" else 400) <= model.n_landmarks_ < 2500
+
+
+def test_the_copy_that_joins_parts_is_within_the_limit():
+    """6,000 rows of 2,000 columns are 96 MB; in one array they are not copied."""
+    X = np.random.default_rng(0).normal(size=(6000, 2000))
+    model = DecentralizedKernelPCA(2, landmarks=20, memory_limit="100MB", random_state=0)
+    with pytest.raises(ValueError, match=r"memory_limit=0\.1 GB: the samples of these 2 nodes"):
+        model.fit_parts([X[:3000], X[3000:]])
 
 
 def test_a_limit_that_cannot_hold_says_what_would():

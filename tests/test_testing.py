@@ -159,12 +159,27 @@ class Named(Round):
         return {"second": np.array([3.0]), "first": np.array([1.0, 2.0])}
 
 
-def driven(round_):
-    """What one node is told in a round, and the seconds of its parts."""
+class Slow(Named):
+    """A round of another part, whose conclusion takes long."""
+
+    kind = "judge"
+
+    def term(self):
+        return {"one": np.ones(1)}
+
+    def conclude(self, total):
+        time.sleep(0.2)
+        return super().conclude(total)
+
+
+def driven(*rounds):
+    """What one node is told in the last round, and the seconds of the parts."""
     (site,) = apart([np.ones((4, 2))], Network({"a": []}))
 
     def script(site, options):
-        return (yield from run_round(site, round_))
+        for round_ in rounds:
+            told = yield from run_round(site, round_)
+        return told
 
     outcome = local.drive([site], None, local.Delivery([site]), script=script)
     return outcome.answers[0], outcome.seconds
@@ -176,7 +191,8 @@ def test_conclusions_are_told_by_name_whatever_their_order():
     assert told["second"].tolist() == [3.0]
 
 
-def test_the_time_of_a_term_belongs_to_the_part_of_its_sum():
-    _, seconds = driven(Named())
-    assert seconds["moments"] >= 0.2
+def test_the_time_of_terms_and_conclusions_belongs_to_the_part_of_their_sum():
+    _, seconds = driven(Slow(), Named())
+    assert 0.2 <= seconds["moments"] < 0.3
+    assert 0.2 <= seconds["judging"] < 0.3
     assert seconds.get("meeting", 0.0) < 0.1

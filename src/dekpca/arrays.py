@@ -88,10 +88,9 @@ def squares_of_rows(x: Array) -> Array:
     """(n,) the squared length of each row of x (n, m)."""
     if not aac.is_torch_array(x):
         return aac.array_namespace(x).vecdot(x, x)
-    from torch.linalg import (
-        vector_norm,
-    )  # reads x once; PyTorch's vecdot is a product of matrices, and five times as slow
+    from torch.linalg import vector_norm
 
+    # reads x once; PyTorch's vecdot is a product of matrices, and five times as slow
     return vector_norm(x, dim=1) ** 2
 
 

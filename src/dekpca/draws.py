@@ -59,9 +59,9 @@ def bits(count: int, seed: int, beside: Array = HOST) -> Array:
     return aac.array_namespace(beside).concat([mixed(start + number[tile] * step) for tile in tiles])
 
 
-def code_of(text: str) -> int:
-    """64 bits that follow from a text."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+def code_of(text: str, size: int = 8) -> int:
+    """So many bytes that follow from a text, as a number."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=size).digest(), "little")
 
 
 def mixed(x: Array) -> Array:
@@ -84,13 +84,12 @@ def shifted(x: Array, bits: int) -> Array:
 # ---------------------------------------------------------------------- seeds
 def node_random(seed: int, name: str, purpose: str) -> np.random.Generator:
     """A node's own random numbers: they depend on its name, not on its number or its process."""
-    digest = blake2b(f"{seed}\0{purpose}\0{name}".encode(), digest_size=16).digest()
-    return np.random.default_rng(int.from_bytes(digest, "little"))
+    return np.random.default_rng(code_of(f"{seed}\0{purpose}\0{name}", 16))
 
 
 def shared_seed(seed: int, purpose: str) -> int:
     """A seed for numbers that all nodes draw alike."""
-    return int.from_bytes(blake2b(f"{seed}\0{purpose}".encode(), digest_size=16).digest(), "little")
+    return code_of(f"{seed}\0{purpose}", 16)
 
 
 # ---------------------------------------------------------------------- keys of rows
@@ -102,6 +101,14 @@ def row_keys(seed: int, names: Sequence[str], sizes: np.ndarray, beside: Array =
     number = numbers(beside, int(sizes.sum()))
     first = xp.repeat(integers(beside, starts.view(np.int64)), integers(beside, sizes))
     return by_rows(lambda some: mixed(first[some] + number[some] * word(GOLDEN)), number.shape[0], 8, beside)
+
+
+def numbered(node: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """(n,) the numbers of rows of these nodes (n,), which had `before` (nodes,) rows."""
+    order, more = np.argsort(node, kind="stable"), np.bincount(node, minlength=len(before))
+    found = np.empty(len(node), dtype=np.int64)
+    found[order] = np.arange(len(node)) - np.repeat(np.cumsum(more) - more, more)
+    return found + before[node]
 
 
 def keys_at(seed: int, names: Sequence[str], node: np.ndarray, number: np.ndarray) -> np.ndarray:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-import array_api_compat as aac
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
@@ -18,7 +17,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import engines, progress
-from .arrays import to_numpy
+from .arrays import like, to_numpy
 from .data.checks import checked, is_foreign, placed, where_complete
 from .data.columns import Features, Samples, split_off
 from .data.frames import frame_names, is_dask, is_frame
@@ -103,7 +102,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         answer exact.
     share_rows : bool, default=True
         Whether rows may leave their node, as landmarks that all nodes get. If False, only sums and means of rows
-        leave it.
+        leave it. (A single node of at most 1,000 rows has nobody to tell: its model holds its rows.)
     solver : "auto" or Projection, default="auto"
         "auto": a few network sums in the span of the landmarks; a single node with at most 1,000 rows decomposes
         its kernel matrix. `dekpca.Projection(...)`: the iterative algorithm of the paper, made to converge, with
@@ -634,10 +633,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     def _in_kind(self, host: np.ndarray) -> Array:
         """NumPy input for a model that was fitted on arrays of another library or device."""
-        like = self._answering.eigenvalues_
-        if not is_foreign(like):
-            return host
-        return aac.array_namespace(like).asarray(host, dtype=like.dtype, device=aac.device(like))
+        theirs = self._answering.eigenvalues_
+        return like(theirs, host) if is_foreign(theirs) else host
 
     def _back(self, x: Array) -> Array:
         """Results of another device as a NumPy array, if the input was NumPy."""

@@ -12,7 +12,6 @@ from .chunks import STRIPES, SUMMED_BYTES, item_bytes, row_bytes, threads
 from .data.blocks import Blocks
 from .settings import Options
 from .site import Site
-from .solvers.projection import Noise
 from .solvers.projection.node import TILE
 from .solvers.sums import LEAST_SAMPLE, SAMPLE
 from .solvers.sums.judge import judging_bytes
@@ -50,10 +49,11 @@ def machine_bytes() -> int:
         return most
 
 
-def fitting(site: Site, options: Options, limit: int) -> Options:
-    """The options, with at most as many landmarks as fit into the limit, and kernel matrices stored only if they fit."""
+def fitting(site: Site, options: Options, limit: int, joined: bool = False) -> Options:
+    """The options, with at most as many landmarks as fit into the limit, and kernel matrices stored only if they fit. `joined`: the rows of the site
+    are a copy of those of several parts."""
     in_blocks = isinstance(site.X, Blocks)
-    rows = site.X.bytes if in_blocks else copies(options) * site.X.shape[0] * row_bytes(site.X)
+    rows = site.X.bytes if in_blocks else copies(site, options, joined) * site.X.shape[0] * row_bytes(site.X)
     most = options.max_landmarks
     while options.grow and most > options.n_landmarks and rows + needed(site, options, most) > limit:
         most = max(options.n_landmarks, int(0.8 * most))
@@ -69,12 +69,12 @@ def fitting(site: Site, options: Options, limit: int) -> Options:
     return replace(options, store_grams=least + grams(site) <= limit)
 
 
-def copies(options: Options) -> int:
+def copies(site: Site, options: Options, joined: bool) -> int:
     """How many copies of the rows a fit has at a time."""
     if options.projection is None or options.exact:
-        return int(options.exact or options.standardize or options.impute)
-    # that of the models; of parts that are put together, or of rows in the order of the nodes; and with noise
-    return 2 + bool(Noise.of(options.projection.exchange_noise))
+        return int(joined or options.exact or options.standardize or options.impute)
+    # that of the models; of parts that are joined, or of rows in the order of the nodes; and with noise
+    return 1 + (joined or site.order is not None) + options.projection.noisy
 
 
 def needed(site: Site, options: Options, m: int) -> int:
@@ -98,7 +98,7 @@ def needed(site: Site, options: Options, m: int) -> int:
         # where others see sums, a sample has up to twice as many rows, or all of a node rather than more than half (`sample_size`, `sampled`)
         sample = min(n, (4 if apart else 1) * max(SAMPLE * m, LEAST_SAMPLE)) * columns
         return besides + 4 * n * 8 + sample * item
-    matrices = 8 if Noise.of(asked.exchange_noise) else 6  # of each node's own samples
+    matrices = 8 if asked.noisy else 6  # of each node's own samples
     own = sum(matrices * int(size) ** 2 + int(size) * m for size in site.own_sizes)
     sizes = neighborhoods(site)
     near = sum(size * (2 * m + ITERATES * options.n_columns) for size in sizes)

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import array_api_compat as aac
 import numpy as np
 
-from .arrays import CUTOFF, double_centered, to_numpy
+from .arrays import CUTOFF, double_centered, like, to_numpy
 from .chunks import row_tiles
 from .data.columns import Samples, check_same_names
 from .kernels import TILE_ROWS, Kernel
@@ -169,9 +168,8 @@ def _nodes(model: Any, central: NodeModel) -> Sequence[NodeModel]:
 
 
 def _prepared(node: NodeModel, samples: Samples, expansion: str | None) -> Array:
-    like = node.function(expansion).offset
-    X = aac.array_namespace(like).asarray(samples.X, dtype=like.dtype, device=aac.device(like))
-    return node.prepared(Samples(X, samples.names), like)
+    offset = node.function(expansion).offset
+    return node.prepared(Samples(like(offset, samples.X), samples.names), offset)
 
 
 def _in_feature_space(model: Any, central: NodeModel) -> tuple[Sequence[NodeModel], Function, _Raw]:

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import struct
+import unicodedata
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,8 @@ class Format(NamedTuple):
     dtypes: tuple[str, ...] = ("<f4", "<f8")
 
 
+# fields of a model that its header has under the same names
+AS_THEY_ARE = "name", "run", "centering", "transcript", "expansion", "reading", "missing", "n_rows", "contamination"
 FORMAT = Format("dekpca-node-model", 8, "one that NodeModel.save wrote")
 
 
@@ -77,25 +80,20 @@ def save(model: NodeModel, path: str | PathLike[str]) -> None:
     if model.histogram is not None:
         found["histogram"] = [model.histogram.counts]
     arrays = {name: np.concatenate([to_numpy(x) for x in parts]) for name, parts in found.items()}
-    header = {
-        "name": model.name,
-        "run": model.run,
-        "centering": model.centering,
-        "transcript": model.transcript,
-        "expansion": model.expansion,
+    header = {name: getattr(model, name) for name in AS_THEY_ARE} | {
         "expansions": names,
         "kernel": kernel_header(model.kernel),
         "fourier": largest.fourier,
         "contents": [asdict(held) for held in model.contents],
         "feature_names": model.features.names,
-        "reading": model.reading,
-        "missing": model.missing,
-        "n_rows": model.n_rows,
-        "contamination": model.contamination,
         "scale": None if model.histogram is None else model.histogram.scale,
         "accuracy": None if model.accuracy is None else asdict(model.accuracy),
         "privacy": None if model.privacy_ is None else model.privacy_.as_dict(),
     }
+    try:  # nobody should hear of it when the fit is long gone
+        _model(json.loads(json.dumps(header, allow_nan=False)), arrays, model.kernel.gram, None)
+    except ModelFileError as error:
+        raise ValueError(f"node {_printable(model.name)}: its model could not be loaded again: {error}") from error
     write_arrays(path, FORMAT, header, arrays)
 
 
@@ -368,9 +366,12 @@ def _accuracy(header: Mapping[str, Any], k: int) -> Accuracy | None:
 def _reading(header: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of `dekpca transform` for files: names of columns only."""
     given = {"id": None, "ignore": [], "one_hot": {}} | _typed(header, "reading", dict)
-    one_hot = {_text({"name": name}, "name"): _names(given["one_hot"], name) for name in _typed(given, "one_hot", dict)}
+    one_hot = {
+        _text({"name": name}, "name", lines=True): _names(given["one_hot"], name)
+        for name in _typed(given, "one_hot", dict)
+    }
     found = {"ignore": _names(given, "ignore"), "one_hot": one_hot}
-    return found if given["id"] is None else found | {"id": _text(given, "id")}
+    return found if given["id"] is None else found | {"id": _text(given, "id", lines=True)}
 
 
 def _missing(header: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -408,7 +409,8 @@ def _record(kind: type, where: Mapping[str, Any]) -> Any:
 
 
 def _names(where: Mapping[str, Any], key: str) -> list[str]:
-    return [_text({key: name}, key) for name in _typed(where, key, list)]
+    """Names of columns, which have line breaks in some spreadsheets."""
+    return [_text({key: name}, key, lines=True) for name in _typed(where, key, list)]
 
 
 def _typed(where: Mapping[str, Any], key: str, kind: type) -> Any:
@@ -418,11 +420,13 @@ def _typed(where: Mapping[str, Any], key: str, kind: type) -> Any:
     return value
 
 
-def _text(where: Mapping[str, Any], key: str) -> str:
-    """A name to display: one line, without control characters."""
+def _text(where: Mapping[str, Any], key: str, lines: bool = False) -> str:
+    """A text to display: without control characters, on one line unless `lines`."""
     value = _typed(where, key, str)
-    if not value.isprintable() or len(value) > MOST_TEXT:
-        raise ModelFileError(f"{key} in the header is no name: {_printable(value)[:60]!r}")
+    plain = (" " if c.isspace() and (lines or unicodedata.category(c) == "Zs") else c for c in value)
+    if not "".join(plain).isprintable() or len(value) > MOST_TEXT:
+        limit = f"a name has at most {MOST_TEXT} characters, and no control characters"
+        raise ModelFileError(f"{key} in the header is no name: {_printable(value)[:60]!r}; {limit}")
     return value
 
 

@@ -124,7 +124,7 @@ class NodeModel:
     n_rows: float = 0.0
     histogram: Histogram | None = None
     contamination: float | None = None
-    _preimages: dict[tuple[str, float], Preimages] = field(default_factory=dict, init=False)
+    _preimages: dict[tuple[str, float], tuple[Function, Kernel]] = field(default_factory=dict, init=False)
     _told_order: bool = field(default=False, init=False)
 
     @property
@@ -285,11 +285,12 @@ class NodeModel:
         if key not in self._preimages:
             points = aac.array_namespace(Z).concat(function.points)
             try:
-                self._preimages[key] = Preimages.learn(function(self.kernel, points), points, float(alpha))
+                self._preimages[key] = _learn_preimages(function(self.kernel, points), points, float(alpha))
             except np.linalg.LinAlgError as error:
                 too_small = f"alpha={alpha!r} is too small for {points.dtype}"
                 raise ValueError(f"node {self.name}: {too_small}; raise it") from error
-        X = self._preimages[key](Z)
+        back, kernel = self._preimages[key]
+        X = back(kernel, Z)
         return self.features.from_sorted(X if self.scales is None else self.scales.restored(X))
 
     def _checked(self, X: Array, what: str, width: int, like: Array, names: Any = None, missing: Any = None) -> Array:
@@ -342,26 +343,15 @@ class NodeModel:
         return load(path, kernel, kernel_params)
 
 
-@dataclass(frozen=True, eq=False)
-class Preimages:
-    """Kernel ridge regression from component values to points."""
-
-    values: Array  # (P, k) of the points learned from
-    kernel: Kernel
-    coefficients: Array  # (P, M)
-    mean: Array  # (M,)
-
-    @classmethod
-    def learn(cls, values: Array, points: Array, alpha: float) -> Preimages:
-        xp = aac.array_namespace(values)
-        spread = float(xp.sum(xp.var(values, axis=0)))
-        kernel = Rbf(gamma=1.0 / spread if spread > 0 else 1.0)
-        ridge = alpha * xp.eye(values.shape[0], dtype=values.dtype, device=aac.device(values))
-        mean = xp.mean(points, axis=0)
-        return cls(values, kernel, xp.linalg.solve(kernel.gram(values, values) + ridge, points - mean), mean)
-
-    def __call__(self, Z: Array) -> Array:
-        return Function((self.values,), (self.coefficients,), -self.mean)(self.kernel, Z)
+def _learn_preimages(values: Array, points: Array, alpha: float) -> tuple[Function, Kernel]:
+    """Kernel ridge regression from component values (P, k) to points (P, M): a function of component values, and its kernel."""
+    xp = aac.array_namespace(values)
+    spread = float(xp.sum(xp.var(values, axis=0)))
+    kernel = Rbf(gamma=1.0 / spread if spread > 0 else 1.0)
+    ridge = alpha * xp.eye(values.shape[0], dtype=values.dtype, device=aac.device(values))
+    mean = xp.mean(points, axis=0)
+    coefficients = xp.linalg.solve(kernel.gram(values, values) + ridge, points - mean)
+    return Function((values,), (coefficients,), -mean), kernel
 
 
 class NodeModels(Sequence[NodeModel]):

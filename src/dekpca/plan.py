@@ -27,7 +27,7 @@ from .messages import Iteration
 from .network import Network
 from .parameters import Parameters, check, chosen, seed_of, settings_of
 from .settings import Options, Settings, settle
-from .site import Site, apart, make_site, part_sizes
+from .site import Dealt, Site, apart, make_site, part_sizes
 from .solvers.sums import SumsOptions, draws_ahead
 
 Array = Any
@@ -157,7 +157,8 @@ def make_plan(
     limit = parse_size(parameters.memory_limit)
     if limit is None:
         return plan
-    return replace(plan, options=fitting(plan.site(), plan.options, limit))
+    joined = len(parts) > 1 and not isinstance(parts, Dealt)
+    return replace(plan, options=fitting(plan.site(), plan.options, limit, joined))
 
 
 def plan_rows(parameters: Parameters, rows: Rows, nodes: Any = None) -> tuple[Plan, Blocks]:

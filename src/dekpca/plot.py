@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from . import metrics
-from .arrays import to_numpy
+from .arrays import on_host, to_numpy
 from .network import Network
 from .node_model import NodeModel
 
@@ -57,14 +57,14 @@ def scree(model: Any, central: NodeModel | None = None, ax: Any = None) -> Any:
     ('component', 4)
     """
     check_is_fitted(model)
-    ax, ratio, values = _axes(ax), hosted(model.explained_variance_ratio_), hosted(model.eigenvalues_)
+    ax, ratio, values = _axes(ax), on_host(model.explained_variance_ratio_), on_host(model.eigenvalues_)
     x = np.arange(1, len(ratio) + 1)
     bars = ax.bar(x, ratio, 0.7, color=STATED, label="dekpca")
     for c in _mixed(model):
         bars[c].set(hatch="///", edgecolor="white")
     if central is not None:  # of the same trace
         trace = (values[0] / ratio[0]) if ratio[0] > 0 else np.inf
-        theirs = hosted(central.eigenvalues_)[: len(x)] / trace
+        theirs = on_host(central.eigenvalues_)[: len(x)] / trace
         ax.plot(x[: len(theirs)], theirs, "o", color=TRUE, label="central kernel PCA")
         ax.legend(frameon=False)
     ax.set(xlabel="component", ylabel="explained variance", title=f"{len(x)} components explain {ratio.sum():.1%}")
@@ -126,9 +126,9 @@ def embedding(
             raise
         what = f"embedding: node={node} may be the node of that name or the place of another"
         raise ValueError(f"{what}; give a name: node='{node}', or that of the other") from error
-    values = hosted(view.transform(X))
+    values = on_host(view.transform(X))
     if reference is not None:
-        values = aligned(values, hosted(reference.transform(X))[:, : values.shape[1]])
+        values = aligned(values, on_host(reference.transform(X))[:, : values.shape[1]])
     if max(components) >= values.shape[1]:
         has = f"the model has {values.shape[1]} component(s)"
         raise ValueError(f"embedding: components={tuple(components)}, but {has}; name two of them, or fit with more")
@@ -184,7 +184,7 @@ def network(model: Any, by: Any = None, highlighted: int | str | None = None, ax
     '12 nodes, 24 edges'
     """
     ax, net = _axes(ax), model if isinstance(model, Network) else model.network_
-    sent = np.zeros(len(net.directed_edges)) if isinstance(model, Network) else _sent(model)
+    sent = 0.0 if isinstance(model, Network) else model.history_["edge_bytes"]
     place, (edges, sent) = positions(net, range(len(net))), inner_edges(net, range(len(net)), sent)
     widths = 0.8 + 4 * sent / max(sent.max(initial=0), 1)
     for (a, b), width in zip(edges, widths, strict=True):
@@ -247,7 +247,7 @@ def accuracy(model: Any, central: NodeModel, X: Array, ax: Any = None) -> Any:
     """
     check_is_fitted(model)
     ax, true = _axes(ax), metrics.agreement(model, central, X)
-    stated, mixed = hosted(model.accuracy_)[: true.shape[1]], _mixed(model)
+    stated, mixed = on_host(model.accuracy_)[: true.shape[1]], _mixed(model)
     x = np.arange(1, true.shape[1] + 1)
     known, far = np.isfinite(stated), np.maximum(1 - true, ROUNDING)
     ax.plot(np.tile(x, len(true)), far.ravel(), ".", color=TRUE, alpha=0.6, label="true, every node")
@@ -410,16 +410,5 @@ def _axes(ax: Any) -> Any:
     return found.subplots(layout="constrained")[1] if ax is None else ax
 
 
-def hosted(values: Any) -> np.ndarray:
-    """Any array library's array, as float64 on the host."""
-    return np.asarray(to_numpy(values), dtype=float)
-
-
 def _mixed(model: Any) -> list[int]:
     return sorted({c for group in model.mixed_components_ for c in group})
-
-
-def _sent(model: Any) -> np.ndarray:
-    """Bytes along each of the network's directed edges."""
-    check_is_fitted(model)
-    return np.asarray(model.history_["edge_bytes"], dtype=float)

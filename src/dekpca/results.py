@@ -20,6 +20,7 @@ from .parameters import Parameters
 from .plan import Engine, Outcome, Plan
 from .privacy.ledger import Ledger, Releases
 from .scaling import BadColumn
+from .settings import most_landmarks
 
 SEEN = 1e-6  # of the variance: components that leave less of it are all that the rows have
 FLAT = 0.01  # a first component that explains less causes a warning
@@ -241,6 +242,7 @@ class Result:
         """The estimated accuracy, what limited it, and what to do."""
         given, options = self.parameters, self.plan.options
         m, most = self.n_landmarks, options.max_landmarks
+        full = options.projection is None and m >= most_landmarks(options, self.plan.sizes)
         message = (
             f"the components may be less accurate than tol={given.tol:g} asks for: squared sine of the largest angle between their span and that of "
             f"central kernel PCA {estimate.error:.2g}, at most {estimate.bound:.2g} (span_accuracy_ {estimate.span:.4f})"
@@ -253,17 +255,17 @@ class Result:
             message += f", with the {m} landmarks of the run to which rows were added; a new run without --add chooses new ones"
         elif options.stream and not (options.owners_apart or options.sealed):
             message += f", with the {m} landmarks that partial_fit keeps; refresh(X), with rows as they are now, adds landmarks"
+        elif full:
+            message += f", with {m} landmarks, as many as the rows of all nodes but the largest allow; raise tol"
         elif not options.grow:
             message += f", with {m} landmarks; use landmarks='auto', or more of them"
-        elif m >= most < given.max_landmarks and options.secure_sums and not options.share_rows:
-            message += f", with {m} landmarks, as many as the rows of all nodes but the largest allow; raise tol"
         elif m >= most:
             message += f", with {m} landmarks, the limit that max_landmarks={most} sets; raise it, or tol"
         elif given.memory_limit is not None and options.share_rows:
             message += f", with {m} landmarks, as many as memory_limit={given.memory_limit!r} allows; raise it, or tol"
         else:
             message += f", with {m} landmarks; where the rest is, no clusters of enough rows are left; raise tol"
-        if options.grow and not options.share_rows and self.plan.sizes.sum() > m:
+        if (options.grow or full) and not options.share_rows and self.plan.sizes.sum() > m:
             message += ", or use share_rows=True, if rows may leave their nodes"
         if self._wide:
             message += f", or raise gamma: with {self.gamma:.3g} the kernel is nearly the same for all pairs of rows, up to rounding"

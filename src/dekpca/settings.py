@@ -16,7 +16,7 @@ from .network import Network
 from .privacy.settings import Privacy
 from .solvers.features import RANDOM_FEATURES, columns_seen
 from .solvers.private import PrivateOptions
-from .solvers.projection import USUAL_LANDMARKS, Noise, Projection, ProjectionOptions
+from .solvers.projection import USUAL_LANDMARKS, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
 from .solvers.sums.judge import BESIDE, GROUPS, JUDGES
 from .solvers.sums.moments import EXTRA
@@ -98,7 +98,7 @@ class Options(Settings):
         if self.privacy is not None:
             return self.private_options()
         asked = self.projection
-        noise = asked is not None and bool(Noise.of(asked.exchange_noise))
+        noise = asked is not None and asked.noisy
         sums = SumsOptions(
             n_components=self.n_components, kernel=self.kernel, seed=self.seed, tol=self.tol, first=self.n_landmarks,
             max_landmarks=self.max_landmarks if self.grow else self.n_landmarks, points=self.landmarks.points, resume=self.resume,
@@ -132,6 +132,9 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
         more = " or raise max_landmarks" if options.grow else ", or give more landmarks"
         if settings.projection is not None and settings.projection.update == "paper":  # which knows none
             more = ", or give larger nodes"
+        if not exact and limit == most_landmarks(settings, sizes):
+            why = "the rows of all nodes but the largest, with secure sums and without sharing rows,"
+            more = ", or use share_rows=True if rows may leave their nodes"
         remedy = "lower n_components" + ("" if limit >= total - 1 or exact else more)
         remedy += ", or give the first call of partial_fit more rows" if settings.stream else ""
         raise ValueError(f"n_components={k}, but {why} allow{'s' * ('=' in why)} at most {limit}; {remedy}")

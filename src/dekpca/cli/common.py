@@ -29,10 +29,6 @@ out = Console(emoji=False)
 err = Console(stderr=True, emoji=False)
 
 
-def say_error(text: str) -> None:
-    say("error", text)
-
-
 def say(what: str, text: str) -> None:
     """A line on standard error. It may quote untrusted files, so control characters become question marks."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
@@ -51,7 +47,7 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     try:
         context.default_map = {**(context.default_map or {}), **_defaults(context, path)}
     except ValueError as error:
-        say_error(str(error))
+        say("error", str(error))
         raise typer.Exit(USAGE) from error
     return path
 
@@ -117,14 +113,14 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except KeyboardInterrupt:
-            say_error("interrupted")
+            say("error", "interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             if given["debug"]:
                 raise
             wrong_input = isinstance(error, (ValueError, TypeError, ImportError, OSError))
             text = str(error).replace("\n", " ") or type(error).__name__
-            say_error(text if wrong_input else f"{text}; --debug shows where")
+            say("error", text if wrong_input else f"{text}; --debug shows where")
             raise typer.Exit(USAGE if wrong_input else FAILED) from error
 
     wrapped.__signature__ = own.replace(parameters=[*own.parameters.values(), *more])  # type: ignore[attr-defined]

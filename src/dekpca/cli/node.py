@@ -28,7 +28,7 @@ from .common import (
     peer_modules,
     print_accuracy,
     print_plain,
-    say_error,
+    say,
     verb,
 )
 from .simulate import private_files, simulate
@@ -111,7 +111,7 @@ def run(
             raise
         code, advice = _ending(peer, error, settings)
         if _is_read(sys.stderr):
-            say_error(peer.text.showable(str(error) + advice, MOST_ERROR))
+            say("error", peer.text.showable(str(error) + advice, MOST_ERROR))
         raise typer.Exit(code) from error
     return _ended(result)
 

@@ -8,8 +8,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from sklearn.datasets import load_digits
 
 from ..data import read
+from ..data.columns import Features
+from ..kernels import make_kernel
+from ..privacy.settings import Privacy, kernel_size
+from ..solvers.private import expected
 from .common import Said, print_plain, verb
 from .parameters import NComponents
 
@@ -44,11 +49,6 @@ def privacy(
 
       dekpca privacy --rows 100000 --epsilon 0.5 --points public.npz --gamma 2e-7
     """
-    from ..data.columns import Features
-    from ..kernels import make_kernel
-    from ..privacy.settings import Privacy, kernel_size
-    from ..solvers.private import expected
-
     asked = Privacy(epsilon, delta, colluding=colluding, norm=norm, ranges=ranges)
     X, where = _points(points)
     asked = asked.with_columns(Features(X.shape[1]))
@@ -75,8 +75,6 @@ def privacy(
 
 def _points(path: Path | None) -> tuple[np.ndarray, str]:
     if path is None:
-        from sklearn.datasets import load_digits
-
         return load_digits().data[:MOST_POINTS], "scikit-learn's digits (--points takes yours)"
     X = np.asarray(read(path).X, dtype=np.float64)
     return X[:: -(-len(X) // MOST_POINTS)], str(path)

@@ -18,7 +18,7 @@ from ..data import Roles, read
 from ..experiments import paper, runner, toy
 from ..experiments.runner import Source
 from ..report import panels
-from .common import INTERRUPTED, Json, Said, err, make_folder, out, print_plain, say_error, unless_lacking, verb
+from .common import INTERRUPTED, Json, Said, err, make_folder, out, print_plain, say, unless_lacking, verb
 
 DIGITS = ("0", "3", "5", "8")  # the paper's classes
 PAPER_GAMMA = 2e-7  # the authors' bandwidth on raw pixels from 0 to 255
@@ -79,7 +79,7 @@ def reproduce(
 
                 rows, times = runner.run(experiment, source, repeats, folder, progress)
         except KeyboardInterrupt:
-            say_error(f"interrupted; what is finished is in {folder}, and the same command goes on from there")
+            say("error", f"interrupted; what is finished is in {folder}, and the same command goes on from there")
             raise typer.Exit(INTERRUPTED) from None
         drawn, title, text = experiment.draw(rows, times), experiment.title, experiment.text
     figures, report = [], None

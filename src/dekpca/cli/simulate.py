@@ -18,6 +18,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from sklearn.datasets import load_digits
 
 from ..data import read
 from ..network import Network
@@ -77,7 +78,7 @@ def simulate(
     folder = make_folder(out_dir)
     if any(folder.iterdir()):
         raise ValueError(f"--out {folder}: not empty; choose a new folder")
-    X = _digits() if data is None else np.asarray(read(data).X, dtype=np.float64)
+    X = load_digits().data if data is None else np.asarray(read(data).X, dtype=np.float64)
     if len(X) < len(net):
         raise ValueError(f"{len(X)} rows for {len(net)} nodes; each needs at least one")
     peer.authority.init_ca(folder / "certs", "a simulation")
@@ -105,12 +106,6 @@ def _solver(text: str) -> Any:
     if absent is not None:
         raise ValueError(f"--solver {text}: node.toml cannot hold {absent}=none; leave it out")
     return table
-
-
-def _digits() -> np.ndarray:
-    from sklearn.datasets import load_digits
-
-    return load_digits().data
 
 
 def _watch(folder: Path, names: tuple[str, ...]) -> dict[str, int]:

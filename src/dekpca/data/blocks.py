@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..draws import keys_from, row_keys, start_of, uniform_by_key
+from ..draws import keys_from, numbered, row_keys, start_of, uniform_by_key
 from ..network import Network
 from .columns import Features
 from .formats import DataError
@@ -209,9 +209,8 @@ class Dealer:
         self.network, parts = deal_rows(wanted, total, seed)
         self.sizes = parts.sizes
         self.all, self.node = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int32)
-        keys, ends = row_keys(seed, self.network.names, self.sizes), np.cumsum(self.sizes)
-        for j, part in enumerate(parts):
-            self.node[part], self.all[part] = j, keys[ends[j] - len(part) : ends[j]]
+        self.all[parts.order] = row_keys(seed, self.network.names, self.sizes)
+        self.node[parts.order] = np.repeat(np.arange(len(parts), dtype=np.int32), self.sizes)
 
     def keys(self, start: int, count: int, owners: Any) -> np.ndarray:
         return self.all[start : start + count]
@@ -251,11 +250,8 @@ class ByOwner:
 
     def _of(self, code: np.ndarray) -> np.ndarray:
         """Keys of the next rows."""
-        order, more = np.argsort(code, kind="stable"), np.bincount(code, minlength=len(self.counts))
-        place = np.empty(len(code), dtype=np.int64)
-        place[order] = np.arange(len(code)) - np.repeat(np.cumsum(more) - more, more)
-        place += self.counts[code]
-        self.counts = self.counts + more
+        place = numbered(code, self.counts)
+        self.counts = self.counts + np.bincount(code, minlength=len(self.counts))
         return keys_from(self.begin[code], place)
 
     def end(self, wanted: Wanted) -> tuple[Network, np.ndarray, np.ndarray, np.ndarray, bool]:

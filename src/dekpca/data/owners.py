@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from os import PathLike
 from typing import Any, NamedTuple
@@ -84,7 +85,8 @@ def deal(X: Any, nodes: Any, wanted: Wanted, seed: int, dtype: Any = None, missi
     return owned
 
 
-class More(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class More:
     """Rows of a stream."""
 
     X: Any  # (rows, columns), columns in internal order; without rows that missing="drop" leaves out

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -21,13 +22,14 @@ from ..data.checks import NOTHING_LEFT, check_finite, checked, complete_rows
 from ..data.columns import ColumnError, Features, Samples, check_known, split_off
 from ..data.frames import is_null
 from ..data.owners import make_network, named_network
+from ..draws import numbered
 from ..network import Network, listing
 from ..parameters import Parameters, seed_of, settings_of
 from ..plan import Outcome, Plan, Watch, make_plan
 from ..rounds import Arrays
 from ..settings import Settings
 from ..solvers.sums import Basis, SiteRows, Stream
-from ..solvers.sums.stream import Addition, Summed, added, numbered
+from ..solvers.sums.stream import Addition, Summed, added
 from .local import NO_ROW_LEFT, Before, began_with, drive, working
 from .local import run as run_here
 from .workers import About, ClientDelivery, Program, add
@@ -168,11 +170,11 @@ class WorkerDelivery(ClientDelivery):
         where = {"workers": home, "allow_other_workers": True} if home else {}
         rows, places = [part.rows for part in parts], [part.place for part in parts]
         nodes = [part.nodes for part in parts]
-        return self.client.submit(program_of, rows, about, nodes, places, pure=False, key=_key("rows"), **where)
+        return ask(self.client, "rows", program_of, rows, about, nodes, places, **where)
 
     def keep(self, value: Any) -> Future:
         """Something that every task may use. It is part of the graph, so that it outlives the workers that hold it."""
-        return self.client.submit(itself, value, pure=False, key=_key("told"))
+        return ask(self.client, "told", itself, value)
 
     def workers_total(self, kind: str, transcript: Sequence[Any]) -> np.ndarray:
         """Each program computes its term at the worker that has it: elsewhere it would compute all of its rounds again, so that tasks which Dask
@@ -183,8 +185,7 @@ class WorkerDelivery(ClientDelivery):
                 self.find_homes()
             for program, home in self.homes.items():
                 if program not in terms:
-                    ask = {"pure": False, "key": _key(kind), "workers": home}
-                    terms[program] = self.client.submit(Program.term, program, [*transcript], **ask)
+                    terms[program] = ask(self.client, kind, Program.term, program, [*transcript], workers=home)
             total = total_of_all(list(terms.values()), add, self.client)
             if finished([total], self.client, set(self.homes.values()) - {None}):
                 return total.result()
@@ -220,7 +221,7 @@ def total_of_all(terms: list[Future], plus: Callable[..., Any], client: Client) 
     """By tasks that add a few terms each."""
     while len(terms) > 1:
         some = (terms[i : i + FAN_IN] for i in range(0, len(terms), FAN_IN))
-        terms = [client.submit(plus, group, pure=False, key=_key("add")) for group in some]
+        terms = [ask(client, "add", plus, group) for group in some]
     return terms[0]
 
 
@@ -229,9 +230,9 @@ def result_of(future: Future, client: Client) -> Any:
     return future.result()
 
 
-def _key(what: str) -> str:
-    """Of a task: Dask's dashboard shows what stands before the number."""
-    return f"dekpca {what}-{uuid4().hex}"
+def ask(client: Client, what: str, task: Callable[..., Any], *given: Any, **where: Any) -> Future:
+    """A task of its own; Dask's dashboard shows what stands before the number of its key."""
+    return client.submit(task, *given, pure=False, key=f"dekpca {what}-{uuid4().hex}", **where)
 
 
 # ---------------------------------------------------------------------- collections
@@ -273,8 +274,8 @@ def survey(
         for i, block in enumerate(blocks)
     ]  # fmt: skip
     futures = client.compute(tasks)
-    described = [client.submit(Checked.about, future, pure=False, key=_key("about")) for future in futures]
-    found = result_of(client.submit(list, described, pure=False, key=_key("about")), client)
+    described = [ask(client, "about", Checked.about, future) for future in futures]
+    found = result_of(ask(client, "about", list, described), client)
     there = [i for i, (shape, *_) in enumerate(found) if shape[0]]
     if not there:
         raise ValueError("X: no rows in any partition" + (f"; {NOTHING_LEFT}" if given.missing == "drop" else ""))
@@ -378,7 +379,7 @@ class NewRows:
         parts = self.parts
         if basis is not None:
             common = self._keep(basis)
-            parts = [replace(part, rows=self._ask("rows", prepare_part, part.rows, common)) for part in parts]
+            parts = [replace(part, rows=ask(self.client, "rows", prepare_part, part.rows, common)) for part in parts]
         sizes = np.sum([np.bincount(part.node, minlength=len(self.network)) for part in parts], axis=0)
         return make_plan(given, settings, self.network, parts, self.features, range(len(self.network)), sizes)
 
@@ -388,14 +389,14 @@ class NewRows:
     def add_to(self, stream: Stream) -> None:
         basis, common = stream.basis, self._keep(stream.basis)
         sums = [
-            self._ask("sums", summed, part.rows, common, part.place, f"partition {i}")
+            ask(self.client, "sums", summed, part.rows, common, part.place, f"partition {i}")
             for i, part in enumerate(self.parts)
         ]
         total = self._total(sums)
         most = replace(stream.summed, kept=()).plus(Summed(total), basis.options).most  # tells how many rows may judge
         kept, prints = [], []
         found = [
-            self._ask("judges", judges, some, part.rows, common, most)
+            ask(self.client, "judges", judges, some, part.rows, common, most)
             for some, part in zip(sums, self.parts, strict=True)
         ]
         for rows, left, codes in self._results(found):
@@ -408,30 +409,27 @@ class NewRows:
     def take_from(self, stream: Stream, by_node: bool) -> int:
         """Forget these rows; returns how many of them are landmarks, and stay as such."""
         common = self._keep(stream.basis)
-        about = self._results([self._ask("find", known_rows, part.rows, common) for part in self.parts])
+        about = self._results([ask(self.client, "find", known_rows, part.rows, common) for part in self.parts])
         wanted = np.concatenate([part.node for part in self.parts])
         node, number = stream.find(np.concatenate([codes for codes, _ in about]), wanted if by_node else None)
         if len(node) == stream.sizes.sum():
             raise ValueError(NO_ROW_LEFT)
         there, cuts = stream.in_sums(node, number), np.cumsum([part.shape[0] for part in self.parts])[:-1]
         pieces = zip(self.parts, *(np.split(x, cuts) for x in (there, node, number)), strict=True)
-        total = self._total([self._ask("sums", total_of, part.rows, common, *piece) for part, *piece in pieces])
+        total = self._total([ask(self.client, "sums", total_of, part.rows, common, *piece) for part, *piece in pieces])
         stream.forget(node, number, total)
         return sum(landmarks for _, landmarks in about)
 
-    def _ask(self, what: str, task: Callable[..., Any], *given: Any) -> Future:
-        return self.client.submit(task, *given, pure=False, key=_key(what))
-
     def _keep(self, value: Any) -> Future:
-        return self._ask("told", itself, value)
+        return ask(self.client, "told", itself, value)
 
     def _total(self, sums: list[Future]) -> Arrays:
         """Of the sums of some partitions."""
-        totals = [self._ask("add", total_in, some) for some in sums]
+        totals = [ask(self.client, "add", attrgetter("total"), some) for some in sums]
         return result_of(total_of_all(totals, added, self.client), self.client)
 
     def _results(self, futures: list[Future]) -> list[Any]:
-        return result_of(self._ask("gather", list, futures), self.client)
+        return result_of(ask(self.client, "gather", list, futures), self.client)
 
 
 def prepare_part(rows: Checked, basis: Basis) -> Checked:
@@ -442,10 +440,6 @@ def summed(rows: Checked, basis: Basis, place: Place, who: str) -> Summed:
     """What a stream takes from the rows of a partition."""
     with working(rows.X.shape[0]):
         return basis.summed(basis.rows(basis.checked(rows.X, who), *place.at(rows.X.shape[0])))
-
-
-def total_in(some: Summed) -> Arrays:
-    return some.total
 
 
 def judges(

@@ -9,7 +9,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import array_api_compat as aac
@@ -26,7 +27,6 @@ from ..network import Network
 from ..parameters import Parameters, seed_of
 from ..plan import Outcome, Plan, Traffic, Watch, make_plan
 from ..program import program
-from ..rounds import Arrays
 from ..settings import Options, Settings
 from ..site import Dealt, RowNumbers, Site
 from ..solvers.sums import Basis, Stream
@@ -63,69 +63,52 @@ def simulate_sealers(sites: Sequence[Site]) -> None:
 
 # ---------------------------------------------------------------------- rows that keep coming
 @dataclass(frozen=True, eq=False)
-class NewRows:
-    """Rows that a stream is given, in this process: checked, with columns in internal order. Other engines have subclasses."""
+class NewRows(More):
+    """Rows that a stream is given, in this process. Other engines have subclasses."""
 
-    more: More
     seed: int  # of the first call
     lazy = True  # an answer is computed when it is asked for
-
-    @property
-    def features(self) -> Features:
-        return self.more.features
-
-    @property
-    def network(self) -> Network:
-        return self.more.network
-
-    @property
-    def node_of(self) -> np.ndarray | None:
-        """The number of the node of each row that the user gave; -1: left out."""
-        return self.more.node_of
 
     def run(self, plan: Plan, watch: Watch | None = None, script: Any = program) -> Outcome:
         return run(plan, watch, script)
 
     def plan(self, given: Parameters, settings: Settings, basis: Basis | None = None) -> Plan:
         """Of a fit of these rows, prepared as those of a stream if there is one."""
-        X, node = self.more.X, self.more.node
-        if not len(node):
+        if not len(self.node):
             raise ValueError(f"X: {NOTHING_LEFT}")
-        rows = RowNumbers.of(node, np.ones_like(node), len(self.network))
-        parts = Dealt(X if basis is None else basis.prepared(X), rows)
+        rows = RowNumbers.of(self.node, np.ones_like(self.node), len(self.network))
+        parts = Dealt(self.X if basis is None else basis.prepared(self.X), rows)
         return make_plan(given, settings, self.network, parts, self.features)
 
     def sizes(self, stream: Stream) -> np.ndarray:
         """(nodes,) the number of rows of each node of the network that are in the sums."""
         return stream.sizes
 
+    def rows_of_all(self, count: int) -> int:
+        """The sum of this count over all processes."""
+        return count
+
     def add_to(self, stream: Stream) -> None:
         with self._working():
-            stream.add(self.more.X, self.more.node)
+            addition = stream.adding(self.X, self.node)
+        stream.take(addition)
 
     def take_from(self, stream: Stream, by_node: bool) -> int:
         """Forget these rows; returns how many of them are landmarks, and stay as such."""
+        basis = stream.basis
         with self._working():
-            node, number, total, landmarks = self._found(stream, by_node)
-            if len(node) == stream.sizes.sum():
-                raise ValueError(NO_ROW_LEFT)
-            stream.forget(node, number, total)
-        self._note(node)
+            node, number = stream.find(basis.fingerprints(self.X), self.node if by_node else None)
+            rows = basis.rows(basis.prepared(self.X), node, number)
+            total = basis.summed(rows.at(np.flatnonzero(stream.in_sums(node, number)))).total
+            landmarks = basis.landmarks_among(self.X)
+        if self.rows_of_all(len(node)) == self.sizes(stream).sum():
+            raise ValueError(NO_ROW_LEFT)
+        stream.forget(node, number, total)
+        self.node_of[self.node_of >= 0] = node
         return landmarks
 
-    def _found(self, stream: Stream, by_node: bool) -> tuple[np.ndarray, np.ndarray, Arrays, int]:
-        """Nodes and numbers of these rows, the sums of those that are in the sums, and how many are landmarks."""
-        basis, X = stream.basis, self.more.X
-        node, number = stream.find(basis.fingerprints(X), self.more.node if by_node else None)
-        rows = basis.rows(basis.prepared(X), node, number)
-        total = basis.summed(rows.at(np.flatnonzero(stream.in_sums(node, number)))).total
-        return node, number, total, basis.landmarks_among(X)
-
-    def _note(self, node: np.ndarray) -> None:
-        self.more.node_of[self.more.node_of >= 0] = node
-
     def _working(self) -> AbstractContextManager[None]:
-        return working(len(self.more.node) if aac.is_numpy_array(self.more.X) else 0)
+        return working(len(self.node) if aac.is_numpy_array(self.X) else 0)
 
 
 @contextmanager
@@ -150,7 +133,7 @@ def new_rows(given: Parameters, X: Any, nodes: Any, before: Before | None, what:
     """The rows that a call of `partial_fit`, `refresh` or `forget` (`what`) gives."""
     seed, wanted, ever = began_with(given, before, what)
     more = deal_more(X, nodes, wanted, seed, int(ever.sum()), given.dtype, given.missing)
-    return NewRows(arranged(more, given, before), seed)
+    return NewRows(**vars(arranged(more, given, before)), seed=seed)
 
 
 def began_with(given: Parameters, before: Before | None, what: str) -> tuple[int, Any, np.ndarray]:
@@ -165,8 +148,8 @@ def arranged(more: More, given: Parameters, before: Before | None) -> More:
     """With the columns of the first rows, on the device to compute on."""
     if before is not None:
         samples = Samples(more.features.from_sorted(more.X), more.features.names)
-        more = more._replace(X=before.features.arrange(samples, "X", "the first rows"))
-    return more._replace(X=placed(more.X, given.device))
+        more = replace(more, X=before.features.arrange(samples, "X", "the first rows"))
+    return replace(more, X=placed(more.X, given.device))
 
 
 # ---------------------------------------------------------------------- messages
@@ -182,19 +165,12 @@ class Delivery:
         """The root's conclusion from the terms of all sites."""
         total = self.total(requests)
         told = self.conclude(requests, total)
-        self.count_sum(requests[0].kind, total, told)
+        self.traffic.add_sum(requests[0].kind, total.nbytes, told.nbytes, self.nodes)
         return told
 
     def total(self, requests: Sequence[Sum]) -> np.ndarray:
         """The sum of the terms of these sites."""
-        total = requests[0].value
-        for request in requests[1:]:
-            total = total + request.value
-        return total
-
-    def count_sum(self, kind: str, total: np.ndarray, told: np.ndarray) -> None:
-        """Count what the nodes of these sites send in a sum."""
-        self.traffic.add_sum(kind, total.nbytes, told.nbytes, self.nodes)
+        return reduce(np.add, [request.value for request in requests])
 
     def conclude(self, requests: Sequence[Sum], total: np.ndarray) -> np.ndarray:
         """What the site of the root makes of the total."""
@@ -235,9 +211,12 @@ def drive(
             now, reply = time.perf_counter(), None
             match requests[0]:
                 case Sum(kind=kind):
-                    part = PARTS.get(kind, part)  # the terms of a sum are computed before it is asked for
-                    seconds[part] += now - since
+                    part = PARTS.get(
+                        kind, part
+                    )  # its terms are computed before it is asked for, and its conclusion after
                     reply = delivery.sum(requests)
+                    now = time.perf_counter()
+                    seconds[part] += now - since
                 case Exchange(kind=kind):
                     seconds[part] += now - since
                     part, reply = PARTS.get(kind, part), delivery.exchange(requests)

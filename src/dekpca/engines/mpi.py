@@ -1,6 +1,6 @@
 """The MPI engine: every rank hosts some of the nodes. Sums are reductions over all ranks; other messages go from rank to rank.
 
-rank_agreement.py has the checks before the first message. An exception on one rank ends the job on all: MPI has no recovery on graph communicators.
+rank_agreement.py has the checks before the first message. An exception on one rank ends the job on all: MPI has no recovery.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ def new_rows(given: Parameters, X: Any, nodes: Any, before: Before | None, what:
         ranks.agree(facts(network, more.features.count, more.X.dtype, flattened(settings)))
     rows = np.bincount(more.node, minlength=len(network))
     hosts = ranks.claims(network, rows + (ever if len(ever) else 0) > 0)
-    return NewRows(more, seed, ranks, np.flatnonzero(hosts == ranks.rank), ranks.total(rows))
+    hosted = np.flatnonzero(hosts == ranks.rank)
+    return NewRows(**vars(more), seed=seed, ranks=ranks, hosted=hosted, everywhere=ranks.total(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,8 +208,8 @@ class NewRows(local.NewRows):
     def plan(self, given: Parameters, settings: Settings, basis: Basis | None = None) -> Plan:
         if not self.everywhere.sum():
             raise ValueError("X: no rank has a row; give one of them rows")
-        X = self.more.X if basis is None else basis.prepared(self.more.X)
-        node = np.searchsorted(self.hosted, self.more.node)  # among the nodes of this rank
+        X = self.X if basis is None else basis.prepared(self.X)
+        node = np.searchsorted(self.hosted, self.node)  # among the nodes of this rank
         parts = Dealt(X, RowNumbers.of(node, np.ones_like(node), len(self.hosted)))
         return make_plan(given, settings, self.network, parts, self.features, self.hosted.tolist(), self.everywhere)
 
@@ -221,19 +222,13 @@ class NewRows(local.NewRows):
         parts = [points, *(points[:0, :] for _ in self.hosted[1:])]
         return replace(plan, sizes=self.sizes(stream), parts=parts, nodes=self.hosted)
 
-    def add_to(self, stream: Stream) -> None:
-        with self.ranks.checking(), self._working():
-            addition = stream.adding(self.more.X, self.more.node)
-        stream.take(addition)
+    def rows_of_all(self, count: int) -> int:
+        return int(self.ranks.total(np.array([count]))[0])
 
-    def take_from(self, stream: Stream, by_node: bool) -> int:
-        with self.ranks.checking(), self._working():
-            node, number, total, landmarks = self._found(stream, by_node)
-        if self.ranks.total(np.array([len(node)])).sum() == self.sizes(stream).sum():
-            raise ValueError(local.NO_ROW_LEFT)
-        stream.forget(node, number, total)
-        self._note(node)
-        return landmarks
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with self.ranks.checking(), super()._working():
+            yield
 
 
 # ---------------------------------------------------------------------- messages
@@ -250,17 +245,19 @@ class RankDelivery(Delivery):
         self.rounds = 0
         self.wire: dict[str, np.ndarray] = {}
 
-    def sum(self, requests: Sequence[Sum]) -> np.ndarray:
-        request, mine = requests[0], np.ascontiguousarray(self.total(requests))
+    def total(self, requests: Sequence[Sum]) -> np.ndarray:
+        mine = np.ascontiguousarray(super().total(requests))
         total = np.empty_like(mine)
         if len(mine):
             self.comm.Reduce(mine, total if self.here == self.root else None, root=self.root)
-        told = np.empty(request.size, dtype=request.dtype)
+        self._count(requests[0].kind, 1, mine.nbytes)
+        return total
+
+    def conclude(self, requests: Sequence[Sum], total: np.ndarray) -> np.ndarray:
+        told = np.empty(requests[0].size, dtype=requests[0].dtype)
         if self.here == self.root:
-            told = np.ascontiguousarray(self.conclude(requests, total))
+            told = np.ascontiguousarray(super().conclude(requests, total))
         self.comm.Bcast(told, root=self.root)
-        self.count_sum(request.kind, mine, told)
-        self._count(request.kind, 1, mine.nbytes)
         return told
 
     def exchange(self, requests: Sequence[Exchange]) -> dict[tuple[int, int], np.ndarray]:

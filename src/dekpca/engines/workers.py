@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -64,10 +65,7 @@ class Program:
 
 
 def add(terms: Sequence[np.ndarray]) -> np.ndarray:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+    return reduce(np.add, terms)
 
 
 class ClientDelivery(Delivery):

@@ -206,8 +206,7 @@ def by_iteration(model: DecentralizedKernelPCA, problem: Problem, wanted: Sequen
             similar = metrics.similarity(NodeModels([answer], True, plan.features), problem.central)
             found.append({"iteration": t, "similarity": float(similar.mean()), "worst": float(similar.min())})
 
-    sites = plan.sites()
-    local.drive(sites, plan.options, local.Delivery(sites), lambda about: look(about.number), observed)
+    local.run(plan, lambda about: look(about.number), observed)
     return found
 
 

@@ -10,7 +10,13 @@ from .base import Array, Kernel, RandomMap, inverse_root
 
 
 class PowerOfProduct(Kernel):
-    """A kernel that is a power of x'y; a subclass may have other rows than X, with a constant entry beside them."""
+    """A kernel that is a power of x'y: `of_products`. A subclass may have other rows than X, with a constant entry beside them."""
+
+    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
+        return self.of_products(A @ transposed(B), None, None)
+
+    def matrix_diagonal(self, A: Array) -> Array:
+        return self.of_products(_squares(A), None, None)
 
     def factors(self, X: Array) -> tuple[Array, float]:
         return X, 0.0
@@ -37,14 +43,8 @@ class Linear(PowerOfProduct):
     name = "linear"
     is_definite = has_sketch = True
 
-    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
-        return A @ transposed(B)
-
     def of_products(self, products: Array, squares_a: Array, squares_b: Array) -> Array:
         return products
-
-    def matrix_diagonal(self, A: Array) -> Array:
-        return _squares(A)
 
     def bound(self, norm: float) -> float:
         return norm**2
@@ -80,14 +80,8 @@ class Poly(PowerOfProduct):
         if self.degree != int(self.degree):
             raise ValueError(f"kernel='poly', degree={self.degree}: only whole degrees are positive semi-definite")
 
-    def matrix(self, A: Array, B: Array, squares: Array | None = None) -> Array:
-        return self.of_products(A @ transposed(B))
-
-    def of_products(self, products: Array, squares_a: Array = None, squares_b: Array = None) -> Array:
+    def of_products(self, products: Array, squares_a: Array, squares_b: Array) -> Array:
         return (self.gamma * products + self.coef0) ** self.degree
-
-    def matrix_diagonal(self, A: Array) -> Array:
-        return self.of_products(_squares(A))
 
     def bound(self, norm: float) -> float:
         return max(abs(self.coef0), abs(self.gamma * norm**2 + self.coef0)) ** self.degree

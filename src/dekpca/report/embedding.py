@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import on_host
 from ..data.columns import Samples
 from ..node_model import NodeModel
-from ..plot import aligned, hosted
+from ..plot import aligned
 from . import charts
 from .measures import spread
 from .page import Chart, select_html
@@ -39,7 +40,7 @@ def embedding_chart(
     start = next(i for i, (*_, node) in enumerate(views) if node == model.answering_node_)
     k = min(len(model.eigenvalues_), COMPONENTS)
     rows = spread(len(X), min(POINTS, BUDGET // (len(views) * k)))
-    values = [hosted(view.transform(X[rows]))[:, :k] for _, view, _ in views]
+    values = [on_host(view.transform(X[rows]))[:, :k] for _, view, _ in views]
     packed = [[base64.b64encode(c.astype("<f4").tobytes()).decode() for c in aligned(v, values[0]).T] for v in values]
     owner = None if node_of is None else node_of[rows]
     own = [[] if owner is None or j is None else np.flatnonzero(owner == j).tolist() for *_, j in views]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ..arrays import to_numpy
+from ..arrays import on_host, to_numpy
 from ..data.columns import Samples
 from ..network import listing
 from ..node_model import NodeModel
-from ..plot import hosted, residuals, tolerance
+from ..plot import residuals, tolerance
 from ..results import FLAT
 from . import charts
 from .embedding import embedding_chart
@@ -122,7 +122,7 @@ def _checked(model: Any, X: Any, labels: Any, node_of: Any) -> tuple[Any, Any, A
 
 # ---------------------------------------------------------------------- the summary
 def _summary(model: Any, found: Findings) -> str:
-    network, stages, ratio = model.network_, len(model.history_["landmarks"]), hosted(model.explained_variance_ratio_)
+    network, stages, ratio = model.network_, len(model.history_["landmarks"]), on_host(model.explained_variance_ratio_)
     cards = [
         ("Nodes", f"{len(network):,}", f"{network.n_edges:,} edges, {network.degrees.mean():.3g} neighbors on average"),
         ("Rows", f"{model.node_sizes_.sum():,}", f"of {model.n_features_in_:,} columns"),
@@ -175,7 +175,7 @@ def warnings_of(model: Any) -> list[str]:
         f"Components {listing(c + 1 for c in group)} cannot be told apart: their span is right, but each may be any mixture of them."
         for group in model.mixed_components_
     ]
-    zero, first = np.flatnonzero(hosted(model.eigenvalues_) <= 0), hosted(model.explained_variance_ratio_)[0]
+    zero, first = np.flatnonzero(on_host(model.eigenvalues_) <= 0), on_host(model.explained_variance_ratio_)[0]
     if len(zero):
         why = ": the landmarks see no more dimensions of the rows" if model.n_landmarks_ else ""
         found.append(f"Components from {zero[0] + 1} on are zero{why}.")
@@ -226,13 +226,13 @@ def _convergence(model: Any) -> Section:
 
 
 def _components(model: Any, found: Findings, central: NodeModel | None) -> Section:
-    ours, ratio, stated = (hosted(v) for v in (model.eigenvalues_, model.explained_variance_ratio_, model.accuracy_))
+    ours, ratio, stated = (on_host(v) for v in (model.eigenvalues_, model.explained_variance_ratio_, model.accuracy_))
     labels = [str(c + 1) for c in range(len(ours))]
     mixed = {c: listing(other + 1 for other in group if other != c) for group in model.mixed_components_ for c in group}
     groups: dict[str, Any] = {"dekpca": ours}
     columns: dict[str, Any] = {"component": labels, "eigenvalue": ours}
     if central is not None:
-        groups["central"] = columns["central eigenvalue"] = hosted(central.eigenvalues_)[: len(ours)]
+        groups["central"] = columns["central eigenvalue"] = on_host(central.eigenvalues_)[: len(ours)]
     columns["explained variance"] = [f"{r:.2%}" for r in ratio]
     columns["stated agreement"] = ["–" if np.isnan(a) else _rounded_down(a) for a in stated]
     for name, values in found.methods.items():
@@ -286,7 +286,7 @@ def _scores(model: Any, X: Samples | None, node_of: Any) -> Section:
     )
     below = ""
     if X is not None:
-        errors = hosted(model.node_models_[0].reconstruction_error(X))
+        errors = on_host(model.node_models_[0].reconstruction_error(X))
         first = [
             int(i) for i in np.argsort(-np.nan_to_num(errors), kind="stable")[:BEYOND_LISTED] if errors[i] > threshold
         ]

@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.base import clone
 
 from .. import metrics
+from ..arrays import on_host
 from ..data.columns import Samples
 from ..node_model import NodeModel
-from ..plot import hosted
 
 WHOLE = 2000  # nodes; larger networks are drawn in part
 PART = 400  # nodes drawn of a larger network
@@ -72,7 +72,7 @@ def rounds(model: Any) -> dict[str, int]:
 
 def span_error(values: Any, truth: Any) -> float:
     """sin² of the largest angle between the spans of two sets of component values over the same rows."""
-    bases = [np.linalg.qr(v - v.mean(axis=0))[0] for v in (hosted(values), hosted(truth))]
+    bases = [np.linalg.qr(v - v.mean(axis=0))[0] for v in (on_host(values), on_host(truth))]
     return float(1 - min(1, np.linalg.svd(bases[0].T @ bases[1], compute_uv=False)[-1]) ** 2)
 
 
@@ -86,12 +86,12 @@ def true_errors(model: Any, X: Samples | None, node_of: Any, central: NodeModel 
     if central is None or X is None or not len(stages) or len(X) != model.node_sizes_.sum():
         return found
     k, node = len(model.eigenvalues_), model.node_models_[model.network_.names[model.answering_node_]]
-    truth = hosted(central.transform(X))[:, :k]
+    truth = on_host(central.transform(X))[:, :k]
     found[-1] = span_error(node.transform(X), truth)
     if node_of is None or model.privacy_ is not None:
         return found
-    points = np.concatenate([hosted(p) for p in node.functions["landmarks"].points])
-    points = node.features.from_sorted(points if node.scales is None else hosted(node.scales.restored(points)))
+    points = np.concatenate([on_host(p) for p in node.functions["landmarks"].points])
+    points = node.features.from_sorted(points if node.scales is None else on_host(node.scales.restored(points)))
     rows, plain = (
         node.features.from_sorted(node.features.arrange(X, "X", "the model")),
         {"engine": "local", "privacy": None, "n_components": k, "contamination": None},

@@ -78,9 +78,9 @@ def save_figure(figure: Any, path: Path, **options: Any) -> None:
     pyplot().close(figure)
 
 
-def save(panels: Sequence[Panel], title: str, stem: Path, columns: int = 3) -> list[Path]:
+def save(panels: Sequence[Panel], title: str, stem: Path) -> list[Path]:
     """Draw the panels side by side into stem.png and stem.svg."""
-    columns = min(columns, len(panels))
+    columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = pyplot().subplots(
         rows, columns, figsize=(5.2 * columns, 4.2 * rows), squeeze=False, layout="constrained"

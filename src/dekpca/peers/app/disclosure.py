@@ -11,7 +11,6 @@ from ...network import listing
 from ...privacy.ledger import cost
 from ...settings import RANDOM_FEATURES, Settings
 from ...solvers.private import expected
-from ...solvers.projection import Noise
 from ...solvers.sums.clusters import LEAST_CLUSTER
 from .config import Config
 from .keys import LEAST_MEMBERS
@@ -42,7 +41,7 @@ def disclosure(
     asked = settings.projection
     n_landmarks = settings.n_landmarks if asked is None else asked.n_landmarks
     if asked is not None:
-        noise = ", with noise drawn here" if Noise.of(asked.exchange_noise) else ""
+        noise = ", with noise drawn here" if asked.noisy else ""
         yield f"all {rows} rows of {columns} columns{noise}", near
         yield f"the component values of each of the {rows} rows, without noise", near
     if n_landmarks != 0 and kind == "auto":

@@ -20,37 +20,21 @@ EXPANSIONS = ("landmarks", "node", "neighborhood")
 USUAL_LANDMARKS = 200  # by default; at most a tenth of the rows
 
 
-@dataclass(frozen=True)
-class Noise:
-    """Gaussian noise on samples that leave a node: a standard deviation or, where that is None, a signal to noise ratio in dB.
+def noise_level(exchange_noise: float | str, X: Any) -> float:
+    """The standard deviation of Gaussian noise on the samples X that leave a node: as given, or from a signal to noise ratio in dB.
 
-    >>> Noise.of("20dB"), bool(Noise.of(0))
-    (Noise(deviation=None, decibel=20.0), False)
+    >>> noise_level("20dB", np.array([3.0, -3.0])), noise_level(0.5, np.ones(2))
+    (0.3, 0.5)
     """
-
-    deviation: float | None = 0.0
-    decibel: float | None = None
-
-    @classmethod
-    def of(cls, exchange_noise: float | str) -> Noise:
-        if isinstance(exchange_noise, str):
-            match = re.fullmatch(r"\s*([-+]?\d+(?:\.\d*)?)\s*dB\s*", exchange_noise, re.IGNORECASE)
-            if not match:
-                what = "a standard deviation such as 0.1, or a signal to noise ratio such as '20dB'"
-                raise ValueError(f"exchange_noise={exchange_noise!r}: give {what}")
-            return cls(None, float(match[1]))
-        if not isinstance(exchange_noise, Real) or not np.isfinite(exchange_noise) or exchange_noise < 0:
-            raise ValueError(f"exchange_noise={exchange_noise!r}: a standard deviation is a number of at least 0")
-        return cls(float(exchange_noise))
-
-    def __bool__(self) -> bool:
-        return self.deviation != 0
-
-    def level(self, X: Any) -> float:
-        """The standard deviation of the noise on the samples X."""
-        if self.decibel is None:
-            return float(self.deviation or 0.0)
-        return float(np.sqrt(np.mean(X * X) * 10 ** (-self.decibel / 10)))
+    if isinstance(exchange_noise, str):
+        match = re.fullmatch(r"\s*([-+]?\d+(?:\.\d*)?)\s*dB\s*", exchange_noise, re.IGNORECASE)
+        if not match:
+            what = "a standard deviation such as 0.1, or a signal to noise ratio such as '20dB'"
+            raise ValueError(f"exchange_noise={exchange_noise!r}: give {what}")
+        return float(np.sqrt(np.mean(X * X) * 10 ** (-float(match[1]) / 10)))
+    if not isinstance(exchange_noise, Real) or not np.isfinite(exchange_noise) or exchange_noise < 0:
+        raise ValueError(f"exchange_noise={exchange_noise!r}: a standard deviation is a number of at least 0")
+    return float(exchange_noise)
 
 
 @dataclass(frozen=True)
@@ -161,8 +145,13 @@ class Projection:
         if not isinstance(self.tol, Real) or not 0 <= self.tol < np.inf:
             raise ValueError(f"Projection: tol={self.tol!r}; it must be a number of at least 0")
         object.__setattr__(self, "rho", checked(self.rho, int(self.max_iter)))
-        Noise.of(self.exchange_noise)
+        noise_level(self.exchange_noise, np.ones(1))
         self._check_together()
+
+    @property
+    def noisy(self) -> bool:
+        """Whether samples leave their nodes with noise."""
+        return self.exchange_noise != 0
 
     def __repr__(self) -> str:
         """With what differs from the defaults, as scikit-learn's estimators."""

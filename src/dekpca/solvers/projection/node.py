@@ -158,13 +158,9 @@ class Node:
         """An eigenvalue below it is rounding, even if the centred matrix is tiny."""
         return 10.0 * self.n * float(np.finfo(self.X.dtype).eps) * self.scale
 
-    @property
-    def own_reach(self) -> np.ndarray:
-        return self.rest if self.reach is None else self.reach
-
     def at_samples(self, w: np.ndarray) -> np.ndarray:
         """The values of functions on the node's own samples."""
-        return self.psi @ w[: self.m] + self.own_reach @ w[self.m :]
+        return self.psi @ w[: self.m] + (self.rest if self.reach is None else self.reach) @ w[self.m :]
 
     def spread(self, h: np.ndarray) -> np.ndarray:
         """The function sum_i h_i phi(x_i) over the own samples, projected on the node's span."""

@@ -66,7 +66,7 @@ from ..sums import choose_landmarks, rows_of
 from ..sums.columns import prepare_rows
 from ..sums.moments import Moments, Seen
 from ..sums.rows import SiteRows
-from . import Noise, ProjectionOptions
+from . import ProjectionOptions, noise_level
 from .node import Link, Neighborhood, Node, Progress, sane
 from .penalties import BY_SPECTRUM, of_spectrum
 from .run import Run, by_sender, exchange
@@ -160,12 +160,11 @@ def agree(rows: SiteRows, options: ProjectionOptions) -> Solver:
 
 def noisy(X: np.ndarray, name: str, options: ProjectionOptions) -> np.ndarray:
     """The samples as the neighbors get them."""
-    noise = Noise.of(options.asked.exchange_noise)
-    if not noise:
+    if not options.asked.noisy:
         return X
     seed = options.sums.seed if options.private_seed is None else options.private_seed
     drawn = node_random(seed, name, "noise").standard_normal(X.shape)
-    return X + (noise.level(X) * drawn).astype(X.dtype)
+    return X + (noise_level(options.asked.exchange_noise, X) * drawn).astype(X.dtype)
 
 
 def make_node(
@@ -319,7 +318,7 @@ def next_component(run: Run) -> Script:
 def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: float) -> Answer:
     """The functions of each node, over its own samples (w) and over those of its neighborhood (z)."""
     site, asked, back = run.site, run.asked, run.site.array
-    noise = " with noise" if Noise.of(asked.exchange_noise) else ""
+    noise = " with noise" if asked.noisy else ""
     terms: dict[int, dict[str, Terms]] = {}
     for node in run.nodes:
         w, m = node.w @ turn, node.m

@@ -44,9 +44,7 @@ GROUPS = 8  # independent estimates, whose spread is the noise
 FREQUENCIES = 48  # in each group
 EFFORT = 4  # times as many rows, or frequencies where all rows judge, if that may be enough
 POWER = 4  # vectors of the power iteration for the largest eigenvalue of the rest
-BESIDE = (
-    1 + 2 * POWER
-)  # sums of features besides those times functions: their mean, and both steps of the power iteration
+BESIDE = 1 + 2 * POWER  # sums of a feature beside those with functions: its mean, and two steps of the power iteration
 LEAK = 1.25  # the leak is an estimate too, of which the truth may be a little more
 LUCK = 3.84  # the turn is a random angle whose mean square is estimated: the 95 % quantile of chi-square with one degree of freedom
 HIDDEN = 0.4  # of the k-th eigenvalue: a rest with a larger one may hide a component. Few power steps see about 0.7 of it, noise makes it larger
@@ -362,7 +360,7 @@ class Images:
             found -= transposed(own)[:, :, None] * g[rows, :]
         return found
 
-    @property
+    @cached_property
     def pairs(self) -> np.ndarray | None:
         """(GROUPS, q, q) the functions' products with their images, by each group: where everyone judges they follow from the sketch."""
         image = self.told["image"]
@@ -417,7 +415,8 @@ class Separate(Round):
                 across = xp.where(transposed(judges.group[rows, :])[:, :, None], others, across)
             return power, xp.concat([diagonal, drawn]), left @ across
 
-        power, *products = summed(part, g.shape[0], g, bytes_a_row=GROUPS * row_bytes(g) // 2)
+        images_of_row = GROUPS * row_bytes(g) // 2 if images.pairs is None else 0  # bytes
+        power, *products = summed(part, g.shape[0], g, bytes_a_row=images_of_row)
         triangles = (upper_triangle((product + transposed(product)) / 2) for product in products)
         return {"power": power} | dict(zip(("diagonal", "pairs"), triangles, strict=False))
 
@@ -499,9 +498,8 @@ class Leak(Round):
         size = size**0.5 if self.images.squared else size
         _, judges, present = map(float, self.images.told["weight"])
         absent = self.images.judges.absent(present)
-        beyond = (
-            absent + 2.0 * (size * absent) ** 0.5
-        )  # at most, of the rest of rows that do not judge, and between them and others
+        # at most, of the rest of rows that do not judge, and between them and others
+        beyond = absent + 2.0 * (size * absent) ** 0.5
         size += beyond
         following = min(values[-1], size) if self.whole or len(values) == k else values[-1]
         hidden = size >= HIDDEN * values[k - 1]  # a component may hide in the rest
@@ -518,9 +516,8 @@ class Leak(Round):
             group[members] = number
         apart = np.abs(values[:k, None] - values) + np.where(np.eye(k, len(values)) > 0, np.inf, 0.0)
         errors = np.diagonal(leak) + turned + turned_by(beyond, np.minimum(gap, apart.min(axis=1)))
-        last = (
-            min(gap[-1], values[k - 1] - values[k]) if len(values) > k else gap[-1]
-        )  # from the span to what is outside
+        # from the span to what is outside
+        last = min(gap[-1], values[k - 1] - values[k]) if len(values) > k else gap[-1]
         unseen = float(turned_by(beyond, last))
         error, bound, within_reach = error + unseen, bound + unseen, within_reach + unseen
         missed = principal.missed

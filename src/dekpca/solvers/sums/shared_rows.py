@@ -135,7 +135,8 @@ def earlier_landmarks(rows: SiteRows, options: SumsOptions) -> Solver:
     if not len(sizes):
         raise ValueError(f"{resumed}: no node has the model of that run; start a new run without resume")
     if len(sizes) > 1 or sizes[0] > most:
-        have, need = ", ".join(f"{n:g}" for n in sizes), f"all must have the same, at most max_landmarks={most}"
+        have = ", ".join(f"{n:g}" for n in sizes)
+        need = f"all must have the same, at most {most} (max_landmarks, or what rows of others allow)"
         raise ValueError(f"{resumed}: nodes have {have} landmarks of that run, where {need}; {remedy}")
     giver = int(np.flatnonzero(counts)[0])
     given = np.where(np.arange(rows.nodes) == giver, counts, 0)

@@ -30,7 +30,7 @@ import numpy as np
 
 from ...answer import Answer
 from ...arrays import all_on_host, integers, take, to_numpy, where
-from ...draws import keys_at
+from ...draws import keys_at, numbered
 from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Shapes, Solver
@@ -96,9 +96,10 @@ class SummedMoments(Moments):
         if told["count"][0] != self.seen.rows.total:
             text = f"the root tells of {told['count'][0]:g} rows, where nodes have said {self.seen.rows.total}"
             raise BadConclusion(f"{text}: some node has others than it said; start all anew")
-        most, limit = told["most"], self.bounds()["most"]
-        if self.seen.rows.least > 1 and (most > limit).any():  # else a few rows would judge alone, in groups
-            text = f"the root tells of {most[0]:g} rows, of which {most[1]:g} is missed, at the most so far"
+        most, missed = told["most"]
+        # else a few rows would judge alone, in groups; chances do not depend on what is missed
+        if self.seen.rows.least > 1 and most > self.bounds()["most"][0]:
+            text = f"the root tells of {most:g} rows, of which {missed:g} is missed, at the most so far"
             raise BadConclusion(f"{text}, where there are {self.seen.rows.total}; start all anew")
 
 
@@ -236,14 +237,6 @@ class Basis:
         """How many of these rows are landmarks."""
         points = {point.tobytes() for point in np.ascontiguousarray(to_numpy(self.marks.points))}
         return sum(row.tobytes() in points for row in np.ascontiguousarray(to_numpy(self.prepared(X))))
-
-
-def numbered(node: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """(n,) the numbers of rows of these nodes (n,), which had `before` (nodes,) rows."""
-    order = np.argsort(node, kind="stable")
-    found = np.empty(len(node), dtype=np.int64)
-    found[order] = before[node[order]] + np.arange(len(node)) - np.searchsorted(node[order], node[order])
-    return found
 
 
 class Addition(NamedTuple):
