@@ -102,6 +102,8 @@ def needed(site: Site, options: Options, m: int) -> int:
     own = sum(matrices * int(size) ** 2 + int(size) * m for size in site.own_sizes)
     sizes = neighborhoods(site)
     near = sum(size * (2 * m + ITERATES * options.n_columns) for size in sizes)
+    if started and not as_points:  # `better_of` has the landmark coordinates of all rows, and the values of functions
+        besides += 2 * n * (m + max(k, options.n_columns) + EXTRA) * item
     # the rows of a neighborhood while its kernel matrix is made, and a part of the matrix where it is made again
     making = at_once(site) * max(sizes) * columns + 3 * min(TILE, int(site.sizes.max())) * max(sizes)
     return besides + (own + near + making) * item
