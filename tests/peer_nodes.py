@@ -91,7 +91,9 @@ class Nodes:
             ) as session:
                 self.sessions[name] = session
                 network, _ = session.meet()
-                options = session.options(self.options) if self.private else self.options
+                options = self.options
+                if self.private:  # with randomness of its own
+                    options = replace(options, private_seed=session.store.private_seed())
                 outcome = session.run(samples, network, options, observer)
                 self.answers[name], self.outcomes[name] = outcome.answers[0], outcome
                 session.finish()

@@ -215,13 +215,12 @@ def test_what_is_saved_can_be_loaded(tmp_path):
     model = DecentralizedKernelPCA(1, network=1).fit(X, nodes=["os\u00a0lo"] * len(X))
     model.node_models_[0].save(tmp_path / "node.npz")
     assert NodeModel.load(tmp_path / "node.npz").feature_names_in_.tolist() == X.columns.tolist()
-    for names, nodes in ((["a", "b", "\x1b[31m"], ["oslo"]), (["a", "b", "c"], ["os\nlo"])):
-        model = DecentralizedKernelPCA(1, network=1).fit(X.set_axis(names, axis=1), nodes=nodes * len(X))
-        with pytest.raises(
-            ValueError, match=r"its model could not be loaded again: (feature_names|what) in the header is no name"
-        ):
-            model.node_models_[0].save(tmp_path / "other.npz")
-        assert not (tmp_path / "other.npz").exists()
+    model = DecentralizedKernelPCA(1, network=1).fit(X, nodes=["os\nlo"] * len(X))
+    with pytest.raises(ValueError, match=r"its model could not be loaded again: what in the header is no name"):
+        model.node_models_[0].save(tmp_path / "other.npz")
+    assert not (tmp_path / "other.npz").exists()
+    with pytest.raises(ValueError, match=r"column '\\x1b\[31m': a name has at most 1000 characters, and no control"):
+        DecentralizedKernelPCA(1).fit(X.set_axis(["a", "b", "\x1b[31m"], axis=1))
 
 
 def test_transform_takes_frames_and_refuses_nan():

@@ -217,6 +217,16 @@ def test_what_is_said_to_leave(settings, rows):
     assert all(whom.startswith(("to every node", "to your neighbors", "in sums")) for _, whom in said)
 
 
+def test_how_few_rows_the_sums_may_tell_is_said_before_anything_leaves():
+    """768 features at each of four efforts, and 5 numbers a row of 4 columns with its weight."""
+    model = DecentralizedKernelPCA(2, gamma=0.1, privacy="secure-sums", share_rows=False)
+    said = [what for what, _ in disclosure(settings_of(model, Features(4), 0), 30, 4, ["rome"])]
+    few = "by these sums, perhaps each row, if all nodes but the largest have fewer than 615 rows in all"
+    assert few in said
+    clear = settings_of(DecentralizedKernelPCA(2, gamma=0.1), Features(4), 0)
+    assert few not in [what for what, _ in disclosure(clear, 30, 4, ["rome"])]
+
+
 @pytest.mark.parametrize(
     ("named", "says"), [("names", "the names of the 4 columns"), ("fingerprint", "a fingerprint of the columns' names")]
 )
@@ -446,7 +456,7 @@ def test_a_column_name_does_not_reach_the_terminal_as_it_is(tmp_path):
     (tmp_path / "rows.csv").write_text("a\x1b[31mge,b\nx,1\n2,3\n")
     done = CliRunner().invoke(app, ["fit", str(tmp_path / "rows.csv"), "--nodes", "2", "--out", str(tmp_path / "m")])
     assert done.exit_code == 2
-    assert "which is no number" in done.output
+    assert "rename it" in done.output
     assert "\x1b" not in done.output
 
 

@@ -507,7 +507,7 @@ def test_an_older_copy_of_a_folder_is_refused(certs, tmp_path, monkeypatch):  # 
         kept(self, name, what)
 
     def die(self):
-        Endpoint.sync(self)
+        self.messages.sync().result()
         if self.name != "2" or older.exists():
             return agree(self)
         while not older.exists():

@@ -19,7 +19,6 @@ from dekpca.cli.common import FAILED, NOT_CONVERGED, USAGE
 from dekpca.cli.node import EXCLUDED, MISSING, STOPPED
 from dekpca.engines.agreement import flattened, texts
 from dekpca.peers.app import config
-from dekpca.peers.app import session as sessions
 from dekpca.peers.app.disclosure import after_a_loss
 from dekpca.peers.app.node import FINISHED, SUMMARY, prepare
 from dekpca.peers.app.session import Session
@@ -398,13 +397,14 @@ def test_a_finished_node_that_is_started_again_tells_lost_ones(tmp_path):
     late._close(None)
     thread = nodes.start("2")
     with Session(nodes.places["0"], None, nodes.parts[0], facts) as again:
-        again.tell_lost(["2"])
+        again.meet()
+        again.endpoint.tell_lost(["2"])
     join([thread])
     assert isinstance(nodes.errors["2"], Excluded), nodes.errors
 
 
 def test_the_command_tells_lost_ones_and_keeps_its_exit_code(tmp_path, monkeypatch):
-    monkeypatch.setattr(sessions, "LATE", 0.3)  # nobody comes back
+    monkeypatch.setattr("dekpca.peers.net.endpoint.LATE", 0.3)  # nobody comes back
     network, more = Network.complete(3), {"on_loss": "continue", "peer_timeout": 9}
     config.write_nodes(tmp_path, problem(network)[0], network, "r", "none", {"n_components": 2}, more)
     path = tmp_path / "0.toml"

@@ -12,7 +12,7 @@ import pytest
 
 from dekpca import DecentralizedKernelPCA, Network, NodeModel
 from dekpca.model_file import ModelFileError
-from dekpca.peers.app import node, session
+from dekpca.peers.app import node
 from dekpca.peers.app.config import ConfigError, free_addresses, read, write_toml
 from dekpca.peers.app.disclosure import disclosure
 from dekpca.peers.net.authority import init_ca
@@ -172,7 +172,7 @@ def test_rows_of_few_owners_are_not_added_either_where_a_node_was_lost(finished,
 @pytest.mark.usefixtures("without_rome")
 def test_a_node_that_was_lost_when_rows_were_added_can_be_told(finished, certs, monkeypatch):
     """Before, the others, started again, refused their own settings: the stream has the rows by then."""
-    monkeypatch.setattr(session, "LATE", 0.1)  # it does not come back
+    monkeypatch.setattr("dekpca.peers.net.endpoint.LATE", 0.1)  # it does not come back
     more = {"on_loss": "continue", "peer_timeout": 2, "allow_two": True}
     said = run_all(finished, "study-2", certs, dict.fromkeys(OWNERS, SECOND), **more)
     assert said["oslo"]["missing"][0]["node"] == "rome", said

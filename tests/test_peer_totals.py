@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
 from conftest import make_options
 from dekpca import DecentralizedKernelPCA, Network
-from dekpca.draws import row_keys
+from dekpca.draws import row_keys, shared_seed
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
+from dekpca.privacy.fixed_point import FixedPoint
 from dekpca.rounds import BadConclusion
 from dekpca.settings import LandmarkSource
 from dekpca.solvers.features import Power, draw_features
@@ -163,6 +164,92 @@ def test_each_row_follows_from_the_products_of_random_features_that_a_root_asks_
     assert (nearest(np.array(found), rows[:60]) < 1e-3).sum() >= 2
 
 
+def explained(y, features, about, n, rng):
+    """(k, M) points whose features add up to y, those of n rows, as a root finds them: where y is not explained yet it adds a point, and moves all.
+    `features` gives (k, F) and their slopes (k, F, M); `about`: other rows."""
+    M, points, weights = about.shape[1], about[:0], np.zeros(0)
+    about = np.concatenate([about, about[rng.integers(len(about), size=400)] + 0.7 * rng.normal(size=(400, M))])
+    known = features(about)[0]
+    left = y
+    for _ in range(3 * n):
+        best = np.argmax(known @ left / np.linalg.norm(known, axis=1))
+        points = np.concatenate([points, about[best : best + 1]])
+        weights = np.maximum(nnls(features(points)[0].T, y)[0], 1e-3)
+        damp, left = 1e-3, y - features(points)[0].T @ weights
+        for _ in range(15 if len(points) < 0.9 * n else 80):
+            f, slopes = features(points)
+            J = np.hstack([(slopes * weights[:, None, None]).transpose(1, 0, 2).reshape(len(y), -1), f.T])
+            H, step, size = J.T @ J, np.full(J.shape[1], np.inf), left @ left
+            while damp < 1e12:
+                step = np.linalg.solve(H + damp * np.diag(np.diag(H) + 1e-12), J.T @ left)
+                moved = np.clip(points + step[: points.size].reshape(-1, M), -12, 12)
+                heavier = np.maximum(weights + step[points.size :], 1e-4)
+                less = y - features(moved)[0].T @ heavier
+                if less @ less < size:
+                    break
+                damp *= 5
+            else:
+                break
+            points, weights, left, damp = moved, heavier, less, max(damp / 5, 1e-13)
+            if less @ less < 1e-24:
+                return points
+        points, weights = points[weights > 1e-2], weights[weights > 1e-2]
+        left = y - features(points)[0].T @ weights
+    return points
+
+
+@pytest.mark.slow
+def test_each_of_20_rows_follows_from_the_sums_of_their_features():
+    """So few rows of others are allowed. Nobody lies: the root takes its own rows off one array of a judgement, `mean`."""
+    X = scale(load_breast_cancer().data)[np.random.default_rng(0).permutation(569)][:, :5]
+    rows, others, kernel = X[:20], X[300:500], make_kernel("rbf", gamma=0.2)
+    marks, options = Landmarks.of(X[500:501], kernel), SumsOptions(1, kernel, 0, sealed=True, share_rows=False)
+    principal = Principal(np.ones((1, 1)), np.ones(1), np.ones(1), np.zeros(1), 200.0, 220.0, 150.0, True, 1)
+    judges = JudgingRows(Seen(site_rows(rows), marks, kernel), principal, options, "1")
+    y = Sketch(judges, lambda: judges.functions, 1).term()["mean"].ravel()
+    on_marks = judges.random_features[1]
+    omega = kernel.frequencies(5, 8 * 48, shared_seed(0, "sketch 1"))
+    turn = np.stack([omega.reshape(8, 48, 5)] * 2, axis=1).reshape(-1, 5)
+
+    def features(P):
+        def laid(a, b):
+            return np.stack([a.reshape(-1, 8, 48), b.reshape(-1, 8, 48)], axis=2).reshape(len(P), -1) / 48**0.5
+
+        angle, k = P @ omega.T, kernel.gram(P, marks.points)
+        back, away = marks.root @ on_marks, 2 * kernel.gamma * (marks.points[0] - P)
+        slopes = (
+            laid(-np.sin(angle), np.cos(angle))[:, :, None] * turn - k[:, :, None] * back[0][:, None] * away[:, None]
+        )
+        return laid(np.cos(angle), np.sin(angle)) - k @ back, slopes
+
+    np.testing.assert_allclose(features(rows)[0].sum(axis=0), y, atol=1e-9)
+    found = explained(y, features, others, 20, np.random.default_rng(3))
+    assert nearest(rows, found).max() < 1e-4 < np.median(nearest(rows, others))
+
+
+def test_totals_of_numbers_that_are_rounded_one_by_one_tell_them():
+    """Two nodes' numbers, of which a root has the sum and, as it chose the scales, that of their multiples: each follows, but for whose it is."""
+    one, two, code = 0.14508932, 0.70527788, FixedPoint(4e5)
+    scales = 2.0 ** (-41 + 0.5 * np.arange(35)) * np.random.default_rng(5).uniform(0.8, 1.2, 35)
+    unit = 2.0 ** -float(code.bits)
+    totals = (code.encode(scales * one) + code.encode(scales * two)).view(np.int64)
+    whole = float((code.encode(np.array(one)) + code.encode(np.array(two))).view(np.int64))
+    spans = [(-1.0 / unit, 1.0 / unit)]
+    for factor, total in zip(scales, totals.tolist(), strict=True):
+        left = []
+        for low, high in spans:
+            steps = np.arange(np.floor(low * factor), np.ceil(high * factor) + 1) + 0.5
+            others = np.arange(np.floor((whole - high) * factor), np.ceil((whole - low) * factor) + 1) + 0.5
+            cuts = np.clip(np.sort(np.concatenate([[low, high], steps / factor, whole - others / factor])), low, high)
+            middle = (cuts[1:] + cuts[:-1]) / 2
+            there = np.rint(factor * middle) + np.rint(factor * (whole - middle)) == total
+            left += [span for span, good in zip(pairwise(cuts), there, strict=True) if good and span[0] < span[1]]
+        spans = left
+    found = unit * np.mean(spans, axis=1)
+    assert len(found) < 9
+    assert max(np.abs(found - number).min() for number in (one, two)) < 1e-5
+
+
 # ---------------------------------------------------------------------- the limits
 def test_there_are_twice_as_many_rows_as_columns_of_products_of_random_features():
     with pytest.raises(
@@ -290,3 +377,56 @@ def test_which_rows_judge_depends_on_nothing_that_is_told(told):
         np.testing.assert_array_equal(places, judging(1.0, 1.0)[0])
         np.testing.assert_array_equal(weights, weights[0])
         assert len(places) > 1800
+
+
+def test_judgements_of_all_stages_are_over_the_same_groups_of_rows():
+    """Before, a root with 17,000 rows that told the same functions in all 113 judgements of a fit had 904 sums over other groups of the 600 rows of
+    two owners: linear equations, of which the values of every row followed, and each row to 1e-10 of its length. The fit ended without an error."""
+    options, settled = SumsOptions(3, RBF, 0, sealed=True, share_rows=False), []
+    for n in (300, 5000, 20_000):
+        rows = replace(site_rows(np.random.default_rng(0).normal(size=(n, 2))), total=40_000)
+        seen = Seen(rows, Landmarks.of(rows.X[:5], RBF), RBF)
+        none = np.zeros((5, 0))
+        principal = Principal(none, none[0], none[0], np.zeros(5), 1.0, 40_000.0, seen.missed, True, 3)
+        for effort, name in ((1, "{}"), (4, "{} again")):
+            asked = [JudgingRows(seen, principal, options, name.format(stage), effort) for stage in "123"]
+            for later in asked[1:]:
+                np.testing.assert_array_equal(later.places, asked[0].places)
+                np.testing.assert_array_equal(later.group, asked[0].group)
+                np.testing.assert_array_equal(later.signs, asked[0].signs)
+            settled.append(len(asked[0].places))
+    assert settled[:2] == [300, 300]
+    assert abs(settled[4] - 2048) < 200 > abs(settled[5] - 8192) / 2
+    alone = JudgingRows(replace(seen, rows=replace(rows, least=1)), principal, options, "1")
+    assert (alone.places[:1000] != replace(alone, stage="2").places[:1000]).any()  # in clear each stage draws anew
+
+
+@pytest.mark.parametrize(
+    ("n", "effort", "judge"), [(2050, 1, 2050), (4096, 1, 4096), (8200, 4, 8200), (16_384, 4, 16_384)]
+)
+def test_all_rows_of_a_node_judge_rather_than_more_than_half(n, effort, judge):
+    """Before, 2,048 of 2,050 rows judged, and the two that were left out were the difference of the sums of a judgement and of `moments`."""
+    rows = replace(site_rows(np.random.default_rng(0).normal(size=(n, 2))), total=40_000)
+    seen, none = Seen(rows, Landmarks.of(rows.X[:5], RBF), RBF), np.zeros((5, 0))
+    principal = Principal(none, none[0], none[0], np.zeros(5), 1.0, 40_000.0, seen.missed, True, 3)
+    judges = JudgingRows(seen, principal, SumsOptions(3, RBF, 0, sealed=True, share_rows=False), "1", effort)
+    assert len(judges.places) == judge
+    assert (judges.weights == 1.0).all()
+
+
+def test_rows_of_nodes_that_take_no_part_in_a_sum_hide_no_others():
+    """Of more than 8,192 rows nodes with fewer than 40 do not judge. Before, 40, 39 and 39 rows beside 9,000 had 7 landmarks, and each of the 40, 5
+    in a group, followed from the features of its group times 7 functions, to 3e-7 of its length. Nodes with fewer than 5 are in no sample."""
+
+    def most(*sizes):
+        parts = [np.zeros((n, 1)) for n in sizes]
+        asked = {"n_components": 1, "secure_sums": True, "share_rows": False}
+        return make_options(parts, Network.path(len(parts)), **asked).solver_options.max_landmarks
+
+    assert most(9000, 40, 39, 39) == most(9000, 40, *[39] * 20) == 2  # of 5 rows in a group
+    assert most(9000, *[39] * 20) == 381  # of all 780: none of them judges
+    assert most(9000, *[40] * 20) == 391
+    assert most(600, 20, *[4] * 30) == 1  # only 20 of others judge
+    assert most(600, *[4] * 30) == 51
+    with pytest.raises(ValueError, match="19 rows in nodes of at least 5 besides those of the largest node"):
+        most(600, 19, *[4] * 30)

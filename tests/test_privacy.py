@@ -31,7 +31,7 @@ from dekpca.privacy.masks import Sealer
 from dekpca.privacy.releases import COUNT, SCALE, Release, releases
 from dekpca.privacy.settings import Privacy, kernel_size, refuse_unaccounted
 from dekpca.settings import LandmarkSource
-from dekpca.solvers.private import REST, Coordinates, Embedding, expected, leading
+from dekpca.solvers.private import REST, Coordinates, Cut, Embedding, expected, leading
 
 
 def run(parts, network, options):
@@ -229,6 +229,30 @@ def test_nan_and_too_many_rows_are_refused():
         release.integers(np.array([[np.nan, 0.0]]))
     with pytest.raises(ValueError, match="node rome: 1000000000 rows"):
         release.check_rows(10**9, "rome")
+
+
+@pytest.mark.parametrize("long", [1.79e308, 3e154], ids=["coordinates", "what they miss"])
+def test_no_map_that_a_root_tells_stops_a_node_for_one_row(long, monkeypatch):
+    """Before, a root that lied told coordinates so long that a row near two landmarks overflowed: the node stopped if it had such a row, and only
+    then, without noise."""
+    rng = np.random.default_rng(0)
+    X, public = rng.normal(size=(300, 3)), rng.normal(size=(30, 3))
+    row = np.array([2.5, -2.0, 2.0])
+    public[:2] = row + 0.1, row - 0.1
+    honest, far = Cut.conclude, np.exp(-0.5 * ((X[:, None] - public[:2]) ** 2).sum(axis=2)).sum(axis=1).max()
+
+    def lie(self, total):
+        told = honest(self, total)
+        root = np.zeros_like(told["root"])
+        root[:2, 0] = long / 1.5
+        return told | {"root": root}
+
+    assert far < 0.9
+    monkeypatch.setattr(Cut, "conclude", lie)
+    privacy = Privacy(epsilon=0.5, delta=1e-6, rank=5)
+    for parts in (np.split(X, 3), np.split(np.concatenate([X, row[None]]), [100, 200])):
+        asked = DecentralizedKernelPCA(1, gamma=0.5, network=3, landmarks=public, privacy=privacy, tol=0.99)
+        assert asked.fit_parts(parts).privacy_.epsilon <= 0.5
 
 
 # ---------------------------------------------------------------------- an attack

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import struct
-import unicodedata
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ import numpy as np
 
 from .accuracy import Accuracy
 from .arrays import to_numpy
-from .data.columns import Features
+from .data.columns import MOST_TEXT, Features, is_text
 from .files import atomic_write
 from .kernels import KERNELS, FunctionKernel, Kernel, make_kernel
 from .node_model import Function, Held, NodeModel
@@ -38,7 +37,6 @@ from .solvers.projection import EXPANSIONS
 
 MOST_HEADER = 64 * 2**20  # bytes; it names every column
 MOST_ARRAYS = 32
-MOST_TEXT = 1000  # characters of a name
 END_OF_ZIP = struct.Struct("<4s4H2IH")  # the last record of a zip file without a comment
 LARGEST_DIRECTORY = 100 * MOST_ARRAYS  # bytes of the list of members
 
@@ -423,8 +421,7 @@ def _typed(where: Mapping[str, Any], key: str, kind: type) -> Any:
 def _text(where: Mapping[str, Any], key: str, lines: bool = False) -> str:
     """A text to display: without control characters, on one line unless `lines`."""
     value = _typed(where, key, str)
-    plain = (" " if c.isspace() and (lines or unicodedata.category(c) == "Zs") else c for c in value)
-    if not "".join(plain).isprintable() or len(value) > MOST_TEXT:
+    if not is_text(value, lines):
         limit = f"a name has at most {MOST_TEXT} characters, and no control characters"
         raise ModelFileError(f"{key} in the header is no name: {_printable(value)[:60]!r}; {limit}")
     return value

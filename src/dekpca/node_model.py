@@ -20,7 +20,7 @@ import numpy as np
 from .accuracy import Accuracy
 from .answer import Answer, Function
 from .data.checks import check_finite
-from .data.columns import Features, Samples, check_same_names, check_unique, split_off
+from .data.columns import Features, Samples, check_names, check_same_names, split_off
 from .data.frames import frame_names, is_frame
 from .kernels import Kernel, Rbf
 from .landmarks import Landmarks, RandomFeatures
@@ -230,7 +230,7 @@ class NodeModel:
             for name in {*self.reading.get("ignore", ())}.intersection(frame_names(X)).difference(names):
                 _, X = split_off(X, name, who)
             if all(isinstance(name, str) for name in frame_names(X)):  # before texts are refused: they may be unknown
-                check_unique(frame_names(X), who)
+                check_names(frame_names(X), who)
                 check_same_names(frame_names(X), names, f"{who}: X", "the fit")
         samples = Samples.of(X, who)
         if (samples.names is None) != (names is None) and not isinstance(X, Samples):

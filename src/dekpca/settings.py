@@ -20,6 +20,7 @@ from .solvers.projection import USUAL_LANDMARKS, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
 from .solvers.sums.judge import BESIDE, GROUPS, JUDGES
 from .solvers.sums.moments import EXTRA
+from .solvers.sums.options import LEAST_CLUSTER
 
 FIRST_LANDMARKS = 100  # of the first stage of the default solver
 MAX_LANDMARKS = 2500  # default limit of their growth
@@ -186,13 +187,22 @@ def most_landmarks(settings: Settings, sizes: np.ndarray) -> int:
     the totals, and could find each of the others from the products of more coordinates than there are rows and columns."""
     if not settings.secure_sums or settings.share_rows or len(sizes) == 1:
         return int(np.iinfo(np.int64).max)
-    others, k = int(sizes.sum() - sizes.max()), settings.n_components
-    # of so many rows each judges in one of GROUPS groups, whose features times functions it follows from likewise
-    apart = sizes.sum() > 4 * JUDGES and (k < 1 or others // (2 * GROUPS) < k + EXTRA)
-    room = min(others // 2 - BESIDE, others // (2 * GROUPS) if apart else others)
+
+    def others(least: int = 0) -> int:
+        """Rows of all nodes but the largest, if these have at least so many: of smaller ones some sums have no rows."""
+        return int(max(sizes[sizes >= least].sum() - sizes.max(), 0))
+
+    rows, k = others(LEAST_CLUSTER) or others(), settings.n_components
+    room = rows // 2 - BESIDE
+    if sizes.sum() > 4 * JUDGES and (judging := others(GROUPS * LEAST_CLUSTER)):
+        # of so many rows each judges in one of GROUPS groups, whose features times functions it follows from likewise
+        most = judging // (2 * GROUPS)
+        room = min(room, most) if k < 1 or most < k + EXTRA else room
     if room < 1:
-        what = f"secure sums with share_rows=False and {others} rows besides those of the largest node: the root could compute each"
-        raise ValueError(f"{what}; join nodes, or use share_rows=True if rows may leave their nodes")
+        few = f" in nodes of at least {LEAST_CLUSTER}" if rows < others() else ""
+        what = f"secure sums with share_rows=False and {rows} rows{few} besides those of the largest node"
+        remedy = "join nodes, or use share_rows=True if rows may leave their nodes"
+        raise ValueError(f"{what}: the root could compute each; {remedy}")
     return room
 
 

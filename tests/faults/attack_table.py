@@ -38,7 +38,7 @@ TABLE = [
     Row("two remain of three", "dishonest.py::test_of_three_nodes_two_do_not_go_on_with_secure_sums",
         "peers/app/keys.py", "if len(network) < LEAST_MEMBERS and not self.allow_two:", "if False:"),
     Row("a hub runs without the third", "dishonest.py::test_a_network_of_other_members_is_refused",
-        "peers/app/session.py", "if absent := set(self.config.members or ()).difference(network.names):", "if absent := ():"),
+        "peers/app/session.py", "if absent := set(self.config.members or ()).difference(self.protocol.membership.records):", "if absent := ():"),
     Row("clusters of one row in the totals of k-means",
         "rounds.py::test_where_others_see_terms_and_rows_may_not_leave_k_means_has_means_of_groups",
         "solvers/sums/clusters.py",

@@ -128,7 +128,6 @@ class Node:
         except (OSError, PeerError) as error:
             self.end(error)
             return
-        self.hear_messages()
         membership = Membership(self.name, self.around, self.rows)
         membership.add(self.store.records, self.name)
         self.proofs = KeyedProofs(self.name)
@@ -315,8 +314,9 @@ class Node:
         self.store.messages.read(other, round, memoryview(into))
         return int.from_bytes(into, "little")
 
-    def hear_messages(self) -> None:
-        self.store.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
+    def keep(self, chunk: Chunk) -> None:
+        if self.store.messages.append(chunk):
+            self.receive(chunk.sender, events.MessageStored(chunk.head.round))
 
     def leave(self) -> None:
         """It has its answer: stay until the neighbors have theirs."""
@@ -555,7 +555,7 @@ class Link:
             return
         b.receive(self.a.name, events.ChunkReceived(SIZE, new))
         if new:
-            b.guarded(b.store.messages.append, Chunk(self.a.name, accepted, 0, 0, value.to_bytes(SIZE, "little")))
+            b.guarded(b.keep, Chunk(self.a.name, accepted, 0, 0, value.to_bytes(SIZE, "little")))
         elif not self.a.lies:  # the same again, to the last bit
             assert b.held(self.a.name, round) == value, (
                 f"round {round} of node {self.a.name} was sent with two contents"

@@ -7,6 +7,7 @@ so that no bit of an answer depends on the order in a file. Users see the order 
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from ..network import listing, natural_key
 from .frames import TO_ENCODE, ColumnError, column, frame_names, is_frame, is_null, matrix, refuse
 
 Array = Any
+
+MOST_TEXT = 1000  # characters of a name
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +46,7 @@ class Samples:
             mixed = f"some column names are texts and some are not ({listing(map(repr, names))})"
             raise TypeError(f"{who}: {mixed}; use X.columns.astype(str)")
         if any(texts):
-            check_unique(names, who)
+            check_names(names, who)
         return cls(matrix(X, who), tuple(names) if any(texts) else None)
 
     def __len__(self) -> int:
@@ -73,11 +76,20 @@ def check_known(name: str, known: Sequence[Any], who: str) -> None:
         raise ColumnError(f"{who}: no column or array {name!r}; {has if meant is None else f'did you mean {meant!r}?'}")
 
 
-def check_unique(names: Sequence[str], who: str) -> None:
-    """Refuse duplicate names."""
+def check_names(names: Sequence[str], who: str) -> None:
+    """Refuse names that no model file holds, and duplicates."""
+    if unfit := [name for name in names if not is_text(name, lines=True)]:
+        limit = f"a name has at most {MOST_TEXT} characters, and no control characters but line breaks and tabs"
+        raise ColumnError(f"{who}: column {unfit[0][:60]!r}: {limit}; rename it")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ColumnError(f"{who}: column {listing(map(repr, twice))} comes more than once; give each its own name")
+
+
+def is_text(text: str, lines: bool = False) -> bool:
+    """Whether a text may be displayed: it has no control characters, and is on one line unless `lines`."""
+    plain = (" " if c.isspace() and (lines or unicodedata.category(c) == "Zs") else c for c in text)
+    return "".join(plain).isprintable() and len(text) <= MOST_TEXT
 
 
 def closest(name: str, among: Sequence[str]) -> str | None:

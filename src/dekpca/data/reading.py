@@ -12,7 +12,7 @@ import numpy as np
 
 from ..network import listing
 from .checks import NOTHING_LEFT
-from .columns import Samples, check_known, check_unique, encoded
+from .columns import Samples, check_known, check_names, encoded
 from .formats import CHUNK, LABELS, Block, DataError, Source, errors_of, is_absent, open_source
 from .frames import ColumnError
 
@@ -147,7 +147,7 @@ class Chosen:
 
 def choose(who: str, source: Source, roles: Roles) -> Chosen:
     """Apply roles to the columns of a file."""
-    check_unique(source.names, who)
+    check_names(source.names, who)
     for name in roles.mentioned:
         check_known(name, [*source.beside, *source.names], who)
     features = set(roles.columns or ()) | set(roles.one_hot)

@@ -42,6 +42,7 @@ ABOVE_NOISE = 1.2  # times the largest eigenvalue of noise alone: a linear compo
 PUSHED = 6.0  # variances of noise: so much of the squared distance of two eigenvalues may be noise
 MIXED = 0.5  # sin^2 of two components of which nothing tells which is which
 UNKNOWN = 1.0  # the error of a span without an estimate
+LONGEST = 2.0**64  # a coordinate, at most; honest ones are 1 or less. Squares of longer ones might overflow
 REST = 128  # random features of what the landmarks miss; fewer make it look larger, more drown in noise
 LEAST_EIGENVALUE = 1e-7  # of the landmarks' kernel matrix, relative to the largest: below it a coordinate is mostly rounding, and left out
 
@@ -171,7 +172,11 @@ class Released(Round):
         release.check_rows(len(X), site.names[0])
         total = np.zeros(release.numbers, dtype=np.int64)
         for tile in row_tiles(len(X), CHUNK):
-            total += release.sums(release.integers(self.coordinates(np.asarray(X[tile], dtype=np.float64))))
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = self.coordinates(np.asarray(X[tile], dtype=np.float64))
+            # No honest map gives others. A root that lies tells one with which a certain row overflows: a node that stopped would tell of this row.
+            found = np.where(np.abs(found) <= LONGEST, found, 0.0)
+            total += release.sums(release.integers(found))
         return {"moments": release.with_noise(total, site.sealer.noise)}
 
     def bounds(self) -> dict[str, Any]:

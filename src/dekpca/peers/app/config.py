@@ -130,13 +130,13 @@ class Config:
 
     def identity(self) -> Identity:
         """From the certificate files; there is no run without."""
-        missing = [key for key in ("certificate", "key", "ca") if getattr(self, key) is None]
+        files = {key: getattr(self, key) for key in ("certificate", "key", "ca")}
+        missing = [key for key, file in files.items() if file is None]
         if missing:
             hint = "dekpca certs makes them for a small group; --insecure-loopback is for trying on one machine"
             text = f"{listing(missing)} not given; every node needs certificate, key and ca ({hint})"
             raise ConfigError(f"{self.path}: {text}")
-        assert self.certificate is not None and self.key is not None and self.ca is not None  # noqa: PT018
-        return load(self.certificate, self.key, self.ca, self.name, self.deny)
+        return load(files["certificate"], files["key"], files["ca"], self.name, self.deny)
 
     @property
     def timeouts(self) -> Timeouts:
@@ -170,22 +170,16 @@ def read(path: Path, resume: str | None = None, add: Path | None = None) -> Conf
     except RecursionError as error:
         raise ConfigError(f"{path}: values within values, too deep to be read") from error
     known = {f.name: f for f in fields(Config) if f.name != "path"}
-    _check_keys(f"{path}", content, list(known))
-    missing = [key for key in REQUIRED if key not in content]
-    if missing:
-        raise ConfigError(f"{path}: {listing(missing)} missing; a node.toml needs {', '.join(REQUIRED)}")
-    for key, value in content.items():
-        _check_type(path, known[key], value)
-    content |= {key: path.parent / content[key] for key in PATHS if key in content}
-    if resume is not None:
-        content["resume"] = resume
-    if add is not None:
-        content["add"] = add
-    config = Config(path=path, **content)
     try:
+        _check_keys("", content, list(known))
+        if missing := [key for key in REQUIRED if key not in content]:
+            raise ValueError(f"{listing(missing)} missing; a node.toml needs {', '.join(REQUIRED)}")
+        for key, value in content.items():
+            _check_type(known[key], value)
+        content |= {key: path.parent / content[key] for key in PATHS if key in content}
+        content |= {key: said for key, said in (("resume", resume), ("add", add)) if said is not None}
+        config = Config(path=path, **content)
         _check(config)
-    except ConfigError:
-        raise
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
     return config
@@ -211,7 +205,7 @@ def _check(config: Config) -> None:
     if config.add is not None and config.resume is not None:
         raise ValueError("add and resume: a run adds rows to an earlier one, or begins with its landmarks; use one")
     for what, address in config.addresses:
-        split_address(f"{config.path}: {what}", address)
+        split_address(what, address)
     absent = [name for name, where in {**config.neighbors, **config.fallback}.items() if not where]
     if absent and config.listen is None:
         text = f"node {listing(absent)} has no address here, and node {config.name} has none either (no listen): neither can call the other"
@@ -224,7 +218,7 @@ def _check(config: Config) -> None:
             raise ValueError(f"{name}={getattr(config, name)}; it must be above 0")
     for key in config.model.keys() & NOT_HERE.keys():
         raise ValueError(f"[model] {key} cannot be set here: {NOT_HERE[key]}")
-    _check_keys(f"{config.path}: [model]", config.model, sorted(set(Parameters().get_params()) - NOT_HERE.keys()))
+    _check_keys("[model]: ", config.model, sorted(set(Parameters().get_params()) - NOT_HERE.keys()))
     if not isinstance(config.model.get("random_state", 0), int):
         raise ValueError(f"[model] random_state={config.model['random_state']!r}; it must be a whole number")
 
@@ -280,26 +274,26 @@ def check_loopback(config: Config) -> None:
             raise ConfigError(f"--insecure-loopback with {what} = {address!r}: {rule}")
 
 
-def _check_keys(where: str, content: Mapping[str, Any], known: list[str]) -> None:
+def _check_keys(table: str, content: Mapping[str, Any], known: list[str]) -> None:
     for key in content:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             did = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
-            raise ConfigError(f"{where}: no setting {key!r}{did}")
+            raise ValueError(f"{table}no setting {key!r}{did}")
 
 
-def _check_type(path: Path, of: Field[Any], value: Any) -> None:
+def _check_type(of: Field[Any], value: Any) -> None:
     key, kind = of.name, re.split(r"\W", str(of.type))[0]
     expected, words = TYPES.get(kind, (str, "a text"))
     if not isinstance(value, expected) or (isinstance(value, bool) and kind != "bool"):
-        raise ConfigError(f"{path}: {key} = {value!r}; it must be {words}")
+        raise ValueError(f"{key} = {value!r}; it must be {words}")
     lists = [value] if kind == "list" else value.values() if key == "one_hot" else []
     if not all(isinstance(some, list) and all(isinstance(name, str) for name in some) for some in lists):
-        raise ConfigError(f'{path}: {key}: write texts in a list, such as ["red", "green"]')
+        raise ValueError(f'{key}: write texts in a list, such as ["red", "green"]')
     if key == "missing" and value not in MISSING:
-        raise ConfigError(f"{path}: missing = {value!r}; known are {', '.join(MISSING)}")
+        raise ValueError(f"missing = {value!r}; known are {', '.join(MISSING)}")
     if key in ("neighbors", "fallback") and not all(isinstance(v, str) for v in value.values()):
-        raise ConfigError(f'{path}: [{key}]: write name = "host:port", or name = "" for a node that calls this one')
+        raise ValueError(f'[{key}]: write name = "host:port", or name = "" for a node that calls this one')
 
 
 # ---------------------------------------------------------------------- nodes on one machine, to try things out

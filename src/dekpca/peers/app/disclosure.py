@@ -12,6 +12,7 @@ from ...privacy.ledger import cost
 from ...settings import RANDOM_FEATURES, Settings
 from ...solvers.private import expected
 from ...solvers.sums.clusters import LEAST_CLUSTER
+from ...solvers.sums.judge import MOST_FEATURES
 from .config import Config
 from .keys import LEAST_MEMBERS
 
@@ -76,6 +77,9 @@ def disclosure(
         what = "coordinates" if private else what
         count_too = ", and how many rows there are" if private else ""
         yield f"sums of the rows' {what}, and of products of these{count_too}", sums
+        if settings.sealed and not private:
+            few = f"each row, if all nodes but the largest have fewer than {rows_for_sums(columns):,} rows in all"
+            yield f"by these sums, perhaps {few}", "in sums, to the node that opens their totals"
     if added is not None and added[1]:
         run, new = added
         whoever = "whoever knows the totals of both runs" if settings.sealed else "a neighbor that knows both runs"
@@ -91,6 +95,11 @@ def disclosure(
         yield "this node's certificate, and a public key for this run", EVERYBODY
     about = " and its neighbors" if private else f", its neighbors and its number of rows, {rows}"
     yield f"this node's name{about}", EVERYBODY
+
+
+def rows_for_sums(columns: int) -> int:
+    """So many rows have more numbers than a judgement has sums of features: each of fewer may follow from these sums."""
+    return -(-MOST_FEATURES // (columns + 1))
 
 
 def after_a_loss(sealed: bool, config: Config) -> str:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from ...messages import Sum
-from ...network import Network
 from ...privacy.errors import PublicError
 from ...privacy.masks import Sealer, pair_keys, public_of
 from ...privacy.noise import discrete_gaussian
@@ -96,7 +95,6 @@ class KeyAgreement:
     settings: Mapping[str, str]  # which all nodes must have
     secrets: RunFolder
     allow_two: bool = False  # two members may take part, of whom each learns the other's sums
-    releasing: Callable[[], None] = lambda: None  # called before noise is drawn
 
     def before(self, script: Script) -> Script:
         """The same program, whose network sums are secure."""
@@ -110,9 +108,8 @@ class KeyAgreement:
         return sealed
 
     def _confirm(self, site: Site, history: bytes, records: dict[str, KeyRecord]) -> Generator[Any, Any, None]:
-        (name,), words = site.names, SIGNATURE // WORD
-        own = _words(self._signer().sign(_confirmation(name, history)), words)
-        said = yield from _gathered(site, own, np.full(len(site.network), words))
+        (name,), own = site.names, self._signer().sign(_confirmation(site.names[0], history))
+        said = yield from _gathered(site, own, [SIGNATURE // WORD] * len(site.network))
         for other, signature in said.items():
             try:
                 key = Ed25519PublicKey.from_public_bytes(records[other].confirming)
@@ -145,15 +142,18 @@ class KeyAgreement:
             return most.to_bytes(WORD, "little")
 
         size = -(-int.from_bytes(self.secrets.secret("record size", longest_record), "little") // WORD)
-        words = CHALLENGE // WORD
-        said = yield from _gathered(site, _words(challenge, words), np.full(len(network), words))
+        said = yield from _gathered(site, challenge, [CHALLENGE // WORD] * len(network))
         if said[name] != challenge:
             raise BadRecord(
                 f"node {name}: its challenge came back as another: its folder is not the one that it had when the run began, or a node between "
                 f"changed it. Nothing more was sent; bring the latest folder back if it was moved away (never an older copy); else {NEW_RUN}"
             )
-        sizes = yield from _gathered(site, np.array([size], dtype=np.uint64), np.ones(len(network), dtype=np.int64))
-        counts = _checked_sizes(network, sizes)
+        sizes = yield from _gathered(site, size.to_bytes(WORD, "little"), [1] * len(network))
+        counts = {other: int.from_bytes(data, "little") for other, data in sizes.items()}
+        for other, count in counts.items():
+            if not 0 < count <= MOST_RECORD // WORD:
+                why = f"{count * WORD} bytes with its certificates, where {MOST_RECORD} are allowed"
+                raise BadRecord.of(other, why)
 
         now = epoch(self.run, self.view, said)
 
@@ -163,7 +163,8 @@ class KeyAgreement:
                 now, name, public_of(own), confirming, agreed, self.identity.key, self.identity.chain
             ).pack()
 
-        told = yield from _gathered(site, _words(self.secrets.secret("record", signed), size), counts)
+        record = self.secrets.secret("record", signed).ljust(size * WORD, b"\0")
+        told = yield from _gathered(site, record, list(counts.values()))
         records = {other: KeyRecord.unpack(other, data) for other, data in told.items()}
         self._refuse_denied(records)
         seen = hashlib.sha256(b"".join(told.values())).digest()
@@ -179,10 +180,15 @@ class KeyAgreement:
             )
         if records[name].public != public_of(own):
             raise BadRecord.of(name, "its own came back with another key")
+
+        def releasing() -> None:
+            releases = options.private_options().releases(site.X.shape[1], len(network))
+            self.secrets.keep_release(self.view, [asdict(release.entry()) for release in releases])
+
         log.info("keys agreed on", extra={"nodes": len(network), "epoch": now.hex()[:16]})
         history = hashlib.sha256(now + agreed + seen).digest()
         pairs = pair_keys(name, own, {other: record.public for other, record in records.items()}, now)
-        return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=self.releasing), records
+        return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=releasing), records
 
     def _refuse_denied(self, records: dict[str, KeyRecord]) -> None:
         """Also after a restart, with which an owner may have denied a certificate that was checked before: all else is checked once."""
@@ -200,25 +206,12 @@ def _confirmation(name: str, history: bytes) -> bytes:
     return joined((CONFIRMED, name.encode(), history))
 
 
-def _gathered(site: Site, words: np.ndarray, counts: np.ndarray) -> Generator[Any, Any, dict[str, bytes]]:
-    """What each node gives, by name."""
+def _gathered(site: Site, own: bytes, counts: Sequence[int]) -> Generator[Any, Any, dict[str, bytes]]:
+    """What each node gives, by name; `counts` are the words of each, in the order of the network."""
     network, node = site.network, int(site.nodes[0])
     ends = np.cumsum(counts)
-    mine = np.zeros(int(ends[-1]), dtype=np.uint64)
-    mine[ends[node] - counts[node] : ends[node]] = words  # a sum in which each node has places of its own
+    mine = np.zeros(int(ends[-1]), dtype=np.uint64)  # a sum in which each node has places of its own
+    mine[ends[node] - counts[node] : ends[node]] = np.frombuffer(own, dtype="<u8")
     total = yield Sum(KIND, mine, lambda total: total, len(mine), np.dtype(np.uint64))
     parts = zip(network.names, np.split(total, ends[:-1]), strict=True)
     return {name: part.astype("<u8").tobytes() for name, part in parts}
-
-
-def _checked_sizes(network: Network, told: dict[str, bytes]) -> np.ndarray:
-    counts = {name: int.from_bytes(data, "little") for name, data in told.items()}
-    for name, count in counts.items():
-        if not 0 < count <= MOST_RECORD // WORD:
-            raise BadRecord.of(name, f"{count * WORD} bytes with its certificates, where {MOST_RECORD} are allowed")
-    return np.array([counts[name] for name in network.names], dtype=np.int64)
-
-
-def _words(data: bytes, count: int) -> np.ndarray:
-    """(count,) integers, zeros after the data."""
-    return np.frombuffer(data.ljust(count * WORD, b"\0"), dtype="<u8").astype(np.uint64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import resource
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,14 +18,14 @@ from ...data.checks import check_parts
 from ...data.columns import Features
 from ...engines.agreement import flattened, texts
 from ...files import write_text
-from ...network import Network, listing
+from ...network import Network, listing, natural_key
 from ...node_model import NodeModel
 from ...parameters import Parameters, check, check_stream, seed_of, settings_of
 from ...plan import Outcome, Plan, make_plan
 from ...privacy.ledger import BudgetSpent
 from ...results import Result, run_plan
 from ...settings import LandmarkSource, Settings, check_private_rank, check_resume, check_rows_stay, settle
-from ...solvers.sums import Basis, Stream, SumsOptions
+from ...solvers.sums import Basis, Stream
 from ...solvers.sums.judge import least_new
 from ..errors import Disagreement, RunFailed
 from ..net.identity import Identity
@@ -33,6 +33,7 @@ from ..protocol.node import NodeProtocol
 from ..protocol.views import ViewChanged
 from ..storage.stream import NodeStream
 from .config import Config, ConfigError
+from .disclosure import rows_for_sums
 from .session import NO_CERTIFICATES, Session, fingerprint
 
 log = logging.getLogger("dekpca.peer")
@@ -141,9 +142,7 @@ def adding(prepared: Prepared, before: NodeStream) -> Prepared:
         landmarks=LandmarkSource("points", before.marks.points),
     )  # fmt: skip
     names, sizes = list(before.members), np.array(list(before.members.values()))
-    options = settle(settings, Network.complete(len(names)), sizes).solver_options
-    assert isinstance(options, SumsOptions)
-    stream = before.stream(names, options)
+    stream = before.stream(names, settle(settings, Network.complete(len(names)), sizes).solver_options)
     try:
         stream.add(samples, np.full(len(samples), names.index(config.name)))
     except ValueError as error:
@@ -179,14 +178,6 @@ def check_noted(config: Config, before: NodeStream, samples: np.ndarray) -> None
         raise ConfigError(f"{path}: {what}; {remedy}")
 
 
-def check_members(before: NodeStream, members: Iterable[str]) -> None:
-    """Refuse other members than those of the earlier run."""
-    if set(members) != before.members.keys():
-        then, now = listing(before.members), listing(members)
-        remedy = "start a new run without --add"
-        raise Disagreement(f"add: the members of run {before.run!r} were {then}, and these are {now}; {remedy}")
-
-
 def check_added(before: NodeStream, members: Mapping[str, int], sealed: bool, allow_two: bool) -> None:
     """Refuse, under masks, that so few members add rows that others learn the sums of these; also where lost members are not among them."""
     more = [name for name, rows in members.items() if rows > before.members[name]]
@@ -201,7 +192,6 @@ def check_added(before: NodeStream, members: Mapping[str, int], sealed: bool, al
 def keep_stream(prepared: Prepared, result: Result, transcript: str) -> None:
     """Save what a later run needs to add rows to this one."""
     plan, config, options = result.plan, prepared.config, result.plan.options.solver_options
-    assert isinstance(options, SumsOptions)
     if prepared.after is not None:
         stream = prepared.after.stream(plan.network.names, options)
     else:
@@ -274,17 +264,24 @@ def run(
             prepared.before.save(config.folder / EARLIER_STREAM)
         network, sizes = session.meet()
         if prepared.before is not None:
-            check_members(prepared.before, session.protocol.membership.network()[0].names)
+            then, now = prepared.before.members, sorted(session.protocol.membership.records, key=natural_key)
+            if set(now) != then.keys():
+                of = f"the members of run {prepared.before.run!r} were {listing(then)}, and these are {listing(now)}"
+                raise Disagreement(f"add: {of}; start a new run without --add")
+
+        others, enough = int(sizes.sum() - sizes.max()), rows_for_sums(features.count)
+        if settings.sealed and not private and others < enough:
+            what = (
+                "few rows: whoever opens the totals may compute each row of the nodes but the largest; join more nodes"
+            )
+            log.warning(f"{what}, or use privacy", extra={"rows": others, "enough": enough})
 
         def engine(plan: Plan, watch: Any) -> Outcome:
-            options = replace(session.options(plan.options), earlier=earlier)
-            if prepared.after is None:
+            options = replace(plan.options, earlier=earlier, private_seed=session.store.private_seed())
+            if prepared.before is None or prepared.after is None:
                 return session.run(plan.parts[0], plan.network, options, watch)
-            asked = options.solver_options
-            assert isinstance(asked, SumsOptions)
-            assert prepared.before is not None
             note_rows(config, prepared.before, samples)
-            stream = prepared.after.stream(plan.network.names, asked)
+            stream = prepared.after.stream(plan.network.names, options.solver_options)
             return session.run(stream.basis.marks.points, plan.network, options, watch, stream)
 
         while True:
@@ -294,7 +291,7 @@ def run(
             try:
                 nodes = [network.number[config.name]]
                 plan = make_plan(prepared.parameters, settings, network, [samples], features, nodes, sizes)
-                fit, before = (session.fit_name(), session.released_before()) if private else ("", {})
+                fit, before = session.releases() if private else ("", {})
                 result = run_plan(plan, engine, prepared.parameters, fit, before)
                 session.agree()
                 break
@@ -336,7 +333,8 @@ def tell_lost(config: Config, identity: Identity | None, names: list[str]) -> No
     prepared = prepare(config)
     more = prepared.features.sorted_names, prepared.settings.privacy is None, prepared.settings.sealed
     with Session(config, identity, prepared.samples, prepared.facts, *more, rows=prepared.rows) as session:
-        session.tell_lost(names)
+        session.meet()
+        session.endpoint.tell_lost(names)
 
 
 SUMMARY = {

@@ -19,7 +19,6 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -40,7 +39,7 @@ from ...settings import Options
 from ...site import make_site
 from ...solvers.sums import Stream
 from ..errors import Disagreement, PeerError, RunFailed
-from ..net.endpoint import LATE, Endpoint
+from ..net.endpoint import Endpoint
 from ..net.identity import Identity, moment
 from ..net.transport import Transport
 from ..protocol.checks import PROTOCOL, Limits
@@ -86,7 +85,6 @@ class Session:
         self.store, self.audit = RunFolder(config.folder), None  # type: RunFolder, Audit | None
         membership = Membership(config.name, list(config.neighbors), self.rows if tell_rows else 1, config.members)
         views: Views | None = None
-        process = secrets.randbits(63)
         refusal: PeerError | None = None
         try:
             self.store.open({**own, **self.settings.values})
@@ -108,7 +106,7 @@ class Session:
         self.resumed = any(held.values())
         self.protocol = NodeProtocol(
             config.name, config.run, self.settings, membership, config.neighbors, config.timeouts, time.monotonic(), held,
-            [] if store is None else store.finished, views, config.fallback, process, time.time(),
+            [] if store is None else store.finished, views, config.fallback, secrets.randbits(63), time.time(),
         )  # fmt: skip
         self.protocol.sealed = sealed
         proofs = None if identity is None else CertificateProofs(identity, config.run)
@@ -160,18 +158,15 @@ class Session:
         """Wait for the neighbors and learn the network; returns it, and the rows of every node."""
         self.store.keep_records(self.endpoint.meet())
         network, sizes = self.network()
-        self._check_members(self.protocol.membership.network()[0])  # nodes that are lost since then were members, too
-        self.note("members", view=str(self.protocol.view), names=list(network.names))
-        log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, **self._all_rows(sizes)})
-        return network, sizes
-
-    def _check_members(self, network: Network) -> None:
-        """Refuse a network with fewer nodes than the owners have agreed on; a record of another node was refused when it came."""
-        if absent := set(self.config.members or ()).difference(network.names):
+        # Nodes that are lost since then were members, too; a record of another node was refused when it came.
+        if absent := set(self.config.members or ()).difference(self.protocol.membership.records):
             raise Disagreement(
                 f"node {self.config.name}: its members are not those of the network: {listing(sorted(absent))} missing; a node between hides "
                 "some, or members in node.toml is wrong"
             )
+        self.note("members", view=str(self.protocol.view), names=list(network.names))
+        log.info("network known", extra={"nodes": len(network), "edges": network.n_edges, **self._all_rows(sizes)})
+        return network, sizes
 
     def network(self) -> tuple[Network, np.ndarray]:
         """The network that the program runs on, and the rows of its nodes."""
@@ -198,21 +193,17 @@ class Session:
 
     def missing(self) -> list[dict[str, Any]]:
         """The nodes whose rows are not in this node's answer: name, rows, and when they were declared lost."""
-        views = self.protocol.views
-        if views is None:
-            return []
-        rows = {name: rows if self.tell_rows else None for name, (_, rows) in views.records.items()}
+        records = self.protocol.membership.records
         since = {lost.name: datetime.fromtimestamp(lost.since, UTC) for lost in self.protocol.view.lost}
+        rows = {name: records[name][1] if self.tell_rows else None for name in since}
         return [{"node": n, "rows": rows[n], "since": at.isoformat(timespec="seconds")} for n, at in since.items()]
 
-    def fit_name(self) -> str:
-        """Of the release that this view makes, in the owner's ledger: the same after a restart, and in views after one without a release."""
-        return f"{self.store.fit}-{len(self.released_before())}"
-
-    def released_before(self) -> dict[str, tuple[Entry, ...]]:
-        """What was released in earlier views of this run, by its name in the owner's ledger."""
-        earlier = [entries for view, entries in self.store.releases.items() if view != str(self.protocol.view)]
-        return {f"{self.store.fit}-{i}": tuple(Entry(**e) for e in entries) for i, entries in enumerate(earlier)}
+    def releases(self) -> tuple[str, dict[str, tuple[Entry, ...]]]:
+        """The name of the release that this view makes, in the owner's ledger: the same after a restart, and in views after one without a release.
+        And what was released in earlier views of this run, by such names."""
+        fit, view = self.store.fit, str(self.protocol.view)
+        earlier = [tuple(Entry(**e) for e in entries) for of, entries in self.store.releases.items() if of != view]
+        return f"{fit}-{len(earlier)}", {f"{fit}-{i}": entries for i, entries in enumerate(earlier)}
 
     def agree(self) -> None:
         """Wait until it is certain that the answer is the one that all others have, or will have. Raises ViewChanged if it is not."""
@@ -246,7 +237,12 @@ class Session:
                 watch(about)
 
         try:
-            script = self._script(options, int(part.shape[1]), len(network), partial(program, stream=stream))
+            script: Any = partial(program, stream=stream)
+            if options.sealed:
+                if self.identity is None:
+                    raise PublicError(NO_CERTIFICATES)
+                agreed = self.identity, self.config.run, str(self.protocol.view), self.settings.values, self.store
+                script = KeyAgreement(*agreed, self.config.allow_two).before(script)
             outcome = drive([site], options, delivery, observe, over_tree(script))
         except PeerError:
             raise
@@ -257,26 +253,6 @@ class Session:
         self.transport.acknowledge_at_once()
         return outcome
 
-    def _script(self, options: Options, columns: int, n_nodes: int, script: Any) -> Any:
-        """The program of this node, after it has agreed on keys if sums are secure."""
-        if not options.sealed:
-            return script
-        if self.identity is None:
-            raise PublicError(NO_CERTIFICATES)
-        view = str(self.protocol.view)
-
-        def releasing() -> None:
-            releases = options.private_options().releases(columns, n_nodes)
-            self.store.keep_release(view, [asdict(release.entry()) for release in releases])
-
-        settings, allow_two = self.settings.values, self.config.allow_two
-        agreement = KeyAgreement(self.identity, self.config.run, view, settings, self.store, allow_two, releasing)
-        return agreement.before(script)
-
-    def options(self, options: Options) -> Options:
-        """With this node's private randomness, for what only this node may know."""
-        return replace(options, private_seed=self.store.private_seed())
-
     def finish(self) -> list[str]:
         """The answer is kept: stay until the neighbors have theirs. Returns those that may not have it, and are not heard from any more."""
         gone = self.endpoint.finish()
@@ -284,11 +260,6 @@ class Session:
             log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})
         log.info("finished")
         return gone
-
-    def tell_lost(self, names: Sequence[str]) -> None:
-        """After the end, when this node is started again: neighbors that were lost, and come back, are told."""
-        self.meet()
-        self.endpoint.tell_lost(names, LATE)
 
     def note(self, what: str, **about: Any) -> None:
         """Add a line to the audit file."""

@@ -50,9 +50,6 @@ class Client:
         self.first = self.endpoint.name < self.name
         self._metadata = metadata(self.endpoint.run, self.endpoint.name)
 
-    def report(self, event: Any) -> None:
-        self.edge.report(event)
-
     async def run(self) -> None:
         delay = FIRST_DELAY
         while True:
@@ -80,12 +77,9 @@ class Client:
             finally:
                 self.edge.calling = False
             if why:
-                self.lost(why)
+                self.edge.lost(why)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, MOST_DELAY)
-
-    def lost(self, why: str) -> None:
-        self.edge.lost(why)
 
     async def _turn(self) -> None:
         """Wait until this node should call."""
@@ -104,7 +98,7 @@ class Client:
         if not (self.endpoint.protocol.begun or neighbor.joined or neighbor.received):
             remedy = "compare both nodes' ca and certificate (dekpca certs show), and the address"
             text = f"node {self.name} at {self.address}: {why}; {remedy}"
-            self.report(events.WeRefused(Disagreement(text)))
+            self.edge.report(events.WeRefused(Disagreement(text)))
 
     def _channel(self) -> Any:
         if self.identity is None:
@@ -155,7 +149,7 @@ class Client:
             except grpc.aio.AioRpcError as error:
                 if error.code() not in REFUSALS:
                     raise
-                self.report(events.TheyRefused(REFUSALS[error.code()], showable(error.details() or "")))
+                self.edge.report(events.TheyRefused(REFUSALS[error.code()], showable(error.details() or "")))
             except Broken:
                 raise
             except Exception as error:
@@ -180,4 +174,4 @@ class Client:
             await call.done_writing()
             await call.read()
         if isinstance(error, Disagreement):
-            self.report(events.WeRefused(error))
+            self.edge.report(events.WeRefused(error))

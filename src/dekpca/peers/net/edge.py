@@ -323,16 +323,14 @@ class Edge:
         taking = asyncio.ensure_future(self._take(messages, view, taken))
         taking.add_done_callback(lambda _: taken.put_nowait(None))
         try:
-            going = True
-            while going:
+            rounds: list[int | None] = []
+            while None not in rounds:
                 rounds = [await taken.get()]
                 if rounds != [None]:  # acknowledgements to all neighbors are due at the same time
                     await wait_for(self.at_once, TOGETHER - asyncio.get_running_loop().time() % TOGETHER)
                 while not taken.empty():
                     rounds.append(taken.get_nowait())
-                going = None not in rounds
-                whole = [round for round in rounds if round is not None]
-                if whole:
+                if whole := [round for round in rounds if round is not None]:
                     await self._on_disk()
                     yield whole
             await taking
@@ -368,7 +366,8 @@ class Edge:
                 self.report(events.ChunkReceived(len(chunk.data), new))
                 if new:
                     with self.endpoint.in_view(view):
-                        self.endpoint.messages.append(Chunk(name, message, attempt, before, chunk.data))
+                        if self.endpoint.messages.append(Chunk(name, message, attempt, before, chunk.data)):
+                            self.report(events.MessageStored(message.round))
                 if held == message.size:
                     if new:
                         taken.put_nowait(message.round)

@@ -51,8 +51,6 @@ class Endpoint:
         self._processor = ThreadTime()
         if protocol.views is not None:  # signed anew: the certificate may have been renewed
             protocol.views.saved = self.proofs.signed(self.name, protocol.views.saved)
-        if store is not None:
-            self.messages.whole = lambda sender, round: self.receive(sender, events.MessageStored(round))
 
     @property
     def messages(self) -> MessageLog:
@@ -171,7 +169,7 @@ class Endpoint:
 
     def agree(self) -> None:
         """The program has ended: wait until all agree that its answer is final. Raises ViewChanged if it must restart."""
-        self.sync()
+        self.messages.sync().result()
         with self.changed:
             while True:
                 actions, final = self.protocol.check_answer(time.monotonic())
@@ -182,7 +180,8 @@ class Endpoint:
 
     def finish(self) -> list[str]:
         """This node has its answer: stay until the neighbors have theirs. Returns neighbors that no longer answered."""
-        self.sync()
+        # After the finish notice of this node neighbors drop their messages for it: if it is killed then, it needs them from its own disk.
+        self.messages.sync().result()
         with self.changed:
             while True:
                 actions, gone = self.protocol.try_finish(time.monotonic())
@@ -191,22 +190,16 @@ class Endpoint:
                     return gone
                 self.changed.wait(POLL)
 
-    def tell_lost(self, names: Iterable[str], seconds: float) -> None:
-        """The run has ended without these neighbors: stay for so long, or until they have heard what the others have said of it."""
+    def tell_lost(self, names: Iterable[str]) -> None:
+        """The run has ended without these neighbors: stay for LATE seconds, or until they have heard what the others have said of it."""
         agreement, views = self.protocol.agreement, self.protocol.views
         assert agreement is not None and views is not None  # noqa: PT018
-        lost, deadline = [self.protocol.neighbors[name] for name in names], time.monotonic() + seconds
+        lost, deadline = [self.protocol.neighbors[name] for name in names], time.monotonic() + LATE
         with self.changed:
             views.statuses |= {name: status for name, status in views.seen.items() if name not in (views.name, *names)}
             self._do([events.SaveViews(views.kept)])  # signed
             while time.monotonic() < deadline and any(n.answered_at is None or agreement.news(n) for n in lost):
                 self.changed.wait(POLL)
-
-    def sync(self) -> None:
-        """Wait until all received messages are on disk. After the finish notice of this node neighbors drop their
-        messages for it: if it is killed then, it needs them from its own disk.
-        """
-        self.messages.sync().result()
 
     def say_farewell(self, error: BaseException) -> None:
         """Send stop notices to the neighbors that can be reached; if this node cannot resume, also to those that have not started yet."""

@@ -158,21 +158,18 @@ def other_name(path: Path, certificate: x509.Certificate, name: str) -> str:
 def check_issuer(cert: Path, ca: Path, chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]) -> None:
     """Check the chain from the node's certificate, through the intermediate ones in its file, to a trusted CA."""
     current, between = chain[0], list(chain[1:])
-    while True:
-        believed = [root for root in roots if _signed(current, root)]
-        if believed:
-            latest = max(believed, key=lambda root: root.not_valid_after_utc)
-            return check_time(ca, "CA", latest, "make a new CA and give it to all nodes")
+    while not (believed := [root for root in roots if _signed(current, root)]):
         above = next((c for c in between if _signed(current, c)), None)
         if above is None:
-            break
+            way = "" if current is chain[0] else f" (by way of {called(current.subject)})"
+            trusted = f"not signed by the CA in {ca} ({'; '.join(called(r.subject) for r in roots)})"
+            remedy = "use the CA that all nodes share, or get a certificate from it"
+            raise IdentityError(f"certificate {cert}: {trusted}, but by {called(current.issuer)}{way}; {remedy}")
         check_time(cert, "intermediate certificate in", above, "get a new chain")
         between.remove(above)
         current = above
-    way = "" if current is chain[0] else f" (by way of {called(current.subject)})"
-    trusted = f"not signed by the CA in {ca} ({'; '.join(called(r.subject) for r in roots)})"
-    remedy = "use the CA that all nodes share, or get a certificate from it"
-    raise IdentityError(f"certificate {cert}: {trusted}, but by {called(current.issuer)}{way}; {remedy}")
+    latest = max(believed, key=lambda root: root.not_valid_after_utc)
+    check_time(ca, "CA", latest, "make a new CA and give it to all nodes")
 
 
 def _signed(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:

@@ -27,7 +27,6 @@ import shutil
 import socket
 import tempfile
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,50 +66,17 @@ def descriptors(neighbors: int) -> int:
     return min(soft - kept, MOST_PENDING)
 
 
-class End(asyncio.Protocol):
-    """One end of a connection: what arrives is written to the other end. While that is busy, this one is not read."""
-
-    transport: Any = None
-    other: End | None = None
-
-    def __init__(self, listener: Listener, connection: Connection):
-        self.listener, self.connection = listener, connection
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        if self is self.connection.outside:
-            self.listener.made(self.connection)
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is None:
-            self.listener.begin(self.connection, data)
-        else:
-            self.other.transport.write(data)
-
-    def pause_writing(self) -> None:
-        if self.other is not None:
-            self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.other is not None:
-            self.other.transport.resume_reading()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.listener.forget(self.connection)
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.close()  # after the bytes that it must still send
-
-
 class Connection:
     """One connection: to the caller and, after its handshake has begun, to gRPC."""
 
-    def __init__(self, listener: Listener, number: int, address: str, origin: str):
+    limit: asyncio.TimerHandle  # of the time in which it is pending
+
+    def __init__(
+        self, number: int, caller: tuple[asyncio.StreamReader, asyncio.StreamWriter], address: str, origin: str
+    ):
         self.name = f"{number}.socket"  # its name in gRPC
         self.address, self.origin = address, origin
-        self.outside, self.inside = End(listener, self), End(listener, self)
-        self.begun = b""  # bytes received before gRPC is connected
-        self.cost = 1  # descriptors
-        self.limit: asyncio.TimerHandle | None = None
+        self.reader, self.writer = caller
         self.neighbor: str | None = None  # None until admitted
 
 
@@ -129,7 +95,7 @@ class Listener:
         self._numbers = itertools.count(1)
         self._listening: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pending: dict[Connection, None] = {}  # the oldest first
+        self._pending: dict[Connection, int] = {}  # and its descriptors; the oldest first
         self._used = 0  # descriptors of pending connections
         self._relayed: dict[str, Connection] = {}  # by name, the oldest first
         self._closed: Counter[str] = Counter()  # pending connections closed since the last report, by reason
@@ -154,11 +120,11 @@ class Listener:
         return port
 
     async def close(self) -> None:
+        for connection in [*self._pending, *self._relayed.values()]:
+            connection.writer.transport.abort()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in [*self._pending, *self._relayed.values()]:
-            connection.outside.transport.abort()
         for one in self._listening:
             one.close()
         if self._report is not None:
@@ -172,11 +138,8 @@ class Listener:
         host, _, port = address.rpartition(":")
         while True:
             with contextlib.suppress(OSError):
-                transport, _ = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self, next(self._numbers), address, address).outside, host.strip("[]"), int(port)
-                )
-                while not transport.is_closing():
-                    await asyncio.sleep(REDIAL)
+                caller = await asyncio.open_connection(host.strip("[]"), int(port))
+                await self._serve(self._made(caller, address, address))
             await asyncio.sleep(REDIAL)
 
     # ------------------------------------------------------------------ for the server
@@ -190,7 +153,7 @@ class Listener:
             connection.neighbor = neighbor
             near = [other for other in self._relayed.values() if other.neighbor == neighbor]
             if len(near) > CONNECTIONS:
-                near[0].outside.transport.abort()
+                near[0].writer.transport.abort()
 
     # ------------------------------------------------------------------ pending connections
     def start(self, work: Any) -> None:
@@ -205,37 +168,41 @@ class Listener:
                 await asyncio.sleep(1 / RATE)
             try:
                 sock, address = await loop.sock_accept(listening)
-                await loop.connect_accepted_socket(partial(self._new_end, address), sock)
+                caller = await asyncio.open_connection(sock=sock)
+                self.start(self._serve(self._made(caller, f"{address[0]}:{address[1]}", _origin(address[0]))))
             except OSError as error:  # closed before it was accepted; or, unexpectedly, no descriptor is left
                 self._closed[f"not accepted: {error.strerror}"] += 1
                 await asyncio.sleep(1 / RATE)
 
-    def _new_end(self, address: tuple[Any, ...]) -> End:
-        return Connection(self, next(self._numbers), f"{address[0]}:{address[1]}", _origin(address[0])).outside
-
-    def made(self, connection: Connection) -> None:
-        self._pending[connection] = None
+    def _made(self, caller: tuple[asyncio.StreamReader, asyncio.StreamWriter], address: str, origin: str) -> Connection:
+        connection = Connection(next(self._numbers), caller, address, origin)
+        self._pending[connection] = 0
         why = f"no neighbor called within {HANDSHAKE:g} s"
         connection.limit = asyncio.get_running_loop().call_later(HANDSHAKE, self._refuse, connection, why)
-        self._use(connection.cost)
+        self._use(connection, 1)
+        return connection
 
-    def begin(self, connection: Connection, data: bytes) -> None:
-        """The first bytes of a connection."""
-        connection.begun += data
-        begun = connection.begun
-        if self.tls and begun[0] != HELLO:
-            self._refuse(connection, "not TLS")
-        elif not self.tls or len(begun) >= min(5 + int.from_bytes(begun[3:5]), RECORD):
-            connection.outside.transport.pause_reading()
-            more, connection.cost = 3 - connection.cost, 3  # the two ends of the relay, and gRPC's
-            self._use(more)
-            self.start(self._relay(connection))
+    async def _serve(self, connection: Connection) -> None:
+        """From its first bytes to its end."""
+        try:
+            begun = await connection.reader.readexactly(1)
+            if self.tls and begun[0] != HELLO:
+                self._refuse(connection, "not TLS")
+            elif self.tls:
+                begun += await connection.reader.readexactly(4)
+                begun += await connection.reader.readexactly(min(int.from_bytes(begun[3:]), RECORD - 5))
+            if connection in self._pending:
+                self._use(connection, 2)  # the other end of the relay, and gRPC's
+            if connection in self._pending:  # it was not closed to make room, as the oldest one
+                await self._relay(connection, begun)
+        except (OSError, asyncio.IncompleteReadError):  # closed, by either side
+            pass
+        finally:
+            self._forget(connection)
+            connection.writer.close()
 
-    async def _relay(self, connection: Connection) -> None:
-        """Connect it to gRPC."""
-        outside, inside = connection.outside, connection.inside
-        if outside.transport.is_closing():  # to make room, as the oldest one
-            return
+    async def _relay(self, connection: Connection, begun: bytes) -> None:
+        """Connect it to gRPC, until one of the two ends."""
         name, sock = self._folder / connection.name, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
@@ -248,17 +215,13 @@ class Listener:
         finally:
             name.unlink(missing_ok=True)
         self._relayed[connection.name] = connection
-        outside.other, inside.other = inside, outside
-        await asyncio.get_running_loop().create_unix_connection(lambda: inside, sock=sock)
-        inside.transport.write(connection.begun)
-        connection.begun = b""
-        if outside.transport.is_closing():
-            inside.transport.abort()
-        else:
-            outside.transport.resume_reading()
+        reader, writer = await asyncio.open_unix_connection(sock=sock)
+        writer.write(begun)
+        await asyncio.gather(_pass(connection.reader, writer), _pass(reader, connection.writer))
 
-    def _use(self, count: int) -> None:
+    def _use(self, connection: Connection, count: int) -> None:
         """Take descriptors for a pending connection; close others if necessary."""
+        self._pending[connection] += count
         self._used += count
         while self._used > self.room:
             ((most, _),) = Counter(connection.origin for connection in self._pending).most_common(1)
@@ -266,8 +229,8 @@ class Listener:
 
     def _refuse(self, connection: Connection, why: str) -> None:
         self._closed[why] += 1
-        self.forget(connection)
-        connection.outside.transport.abort()
+        self._forget(connection)
+        connection.writer.transport.abort()
         if self._report is None:
             loop = asyncio.get_running_loop()
             self._report = loop.call_at(max(loop.time(), self._told + REPORT), self._tell)
@@ -278,20 +241,27 @@ class Listener:
         self._closed.clear()
         self._told, self._report = asyncio.get_running_loop().time(), None
 
-    def forget(self, connection: Connection) -> None:
+    def _forget(self, connection: Connection) -> None:
         """It is closed, or will be at once."""
         self._leave(connection)
         self._relayed.pop(connection.name, None)
 
     def _leave(self, connection: Connection) -> bool:
         """Remove it from the pending ones; returns whether it was pending."""
-        if connection not in self._pending:
-            return False
-        del self._pending[connection]
-        if connection.limit is not None:
+        if pending := connection in self._pending:
+            self._used -= self._pending.pop(connection)
             connection.limit.cancel()
-        self._used -= connection.cost
-        return True
+        return pending
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """What arrives at one end is written to the other. While that is busy, the one is not read."""
+    try:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()  # after the bytes that it must still send
 
 
 def _origin(address: str) -> str:

@@ -68,6 +68,16 @@ class Probe(Endpoint):
         seen = self.seen[name]
         return seen.whole and (seen.reached or not self.can_call(name)) and (seen.heard or not seen.calls)
 
+    def receive(self, name: str, event: Any) -> None:
+        seen, neighbor = self.seen[name], self.protocol.neighbors[name]
+        match event:
+            case events.TheyRefused(why, text) if why in REFUSED:
+                seen.reached, seen.refused = True, f"refused by node {name}: {text}"
+            case events.TheyRefused(_, text) | events.Unreachable(text):
+                neighbor.trouble = text
+            case events.WeRefused(error):
+                seen.refused = neighbor.trouble = str(error)
+
     def said(self, name: str, data: bytes, begun: float) -> None:
         """A neighbor has said its settings, since `begun`."""
         settings = checks.check_handshake(checks.parse(wire.Handshake, data)).settings
@@ -117,19 +127,6 @@ class ProbeClient(Client):
 
     async def _turn(self) -> None:
         """It calls whoever has an address."""
-
-    def lost(self, why: str) -> None:
-        self.edge.neighbor.trouble = why
-
-    def report(self, event: Any) -> None:
-        seen, neighbor = self.endpoint.seen[self.name], self.edge.neighbor
-        match event:
-            case events.TheyRefused(why, text) if why in REFUSED:
-                seen.reached, seen.refused = True, f"refused by node {self.name}: {text}"
-            case events.TheyRefused(_, text):
-                neighbor.trouble = text
-            case events.WeRefused(error):
-                seen.refused = neighbor.trouble = str(error)
 
     async def _talk(self, channel: Any) -> None:
         await self._again(channel, "Check", self._check)

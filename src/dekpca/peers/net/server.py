@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -42,8 +43,7 @@ class Server:
 
     def __init__(self, endpoint: Endpoint, edges: Mapping[str, Edge], folder: Path, identity: Identity | None):
         self.endpoint, self.edges, self.folder, self.identity = endpoint, edges, folder, identity
-        self._server: Any = None
-        self._listener: Listener | None = None
+        self._open = AsyncExitStack()
 
     async def start(self, listen: str | None) -> str:
         """Listen, and connect to forwarders; returns the address, with the port that the system chose for 0."""
@@ -51,19 +51,20 @@ class Server:
         if listen is None and not forwarders:
             return ""
         neighbors = len(self.endpoint.protocol.neighbors)
-        room = descriptors(neighbors)
+        self._listener = Listener(self.folder, descriptors(neighbors), tls=self.identity is not None)
+        self._open.push_async_callback(self._listener.close)
         methods = (*next(iter(self.edges.values())).works, "Refuse", "Check")
         most = STREAMS * len(methods) * neighbors + STRANGERS
-        self._server = grpc.aio.server(options=SERVER, maximum_concurrent_rpcs=most)
+        server = grpc.aio.server(options=SERVER, maximum_concurrent_rpcs=most)
+        self._open.push_async_callback(server.stop, GRACE)
         handlers = {method: grpc.stream_stream_rpc_method_handler(self._handler(method)) for method in methods}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        self._listener = Listener(self.folder, room, tls=self.identity is not None)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         inside = f"unix:{quote(str(self._listener.inside))}"
         if self.identity is None:
-            self._server.add_insecure_port(inside)
+            server.add_insecure_port(inside)
         else:
-            self._server.add_secure_port(inside, self.identity.server_credentials())
-        await self._server.start()
+            server.add_secure_port(inside, self.identity.server_credentials())
+        await server.start()
         for address in forwarders:
             self._listener.start(self._listener.dial(address))
         if listen is None:
@@ -77,23 +78,20 @@ class Server:
             raise ValueError(f"listen {listen}: {text}") from error
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop(GRACE)
-        if self._listener is not None:
-            await self._listener.close()
+        await self._open.aclose()
 
     # ------------------------------------------------------------------ callers
     async def _admit(self, context: Any, method: str) -> str:
         """The calling neighbor; other callers are refused."""
         protocol, run, claimed = checks.read_metadata(dict(context.invocation_metadata()))
-        connection = None if self._listener is None else self._listener.connection(context.peer())
+        connection = self._listener.connection(context.peer())
         try:
             authenticated = claimed if self.identity is None else self.identity.peer_name(context.auth_context())
             name = self.endpoint.protocol.admit(authenticated, claimed, protocol, run)
         except Refused as error:
             where = "a connection that has ended" if connection is None else connection.address
             await self._refuse(context, method, error.why, where, str(error))
-        if self._listener is not None and connection is not None:
+        if connection is not None:
             self._listener.admit(connection, name)
         return name
 
@@ -127,15 +125,11 @@ class Server:
 
     async def _serve(self, edge: Edge, method: str, stream: Stream, context: Any) -> None:
         with edge.during_call(method):
-            if method == "Check":
-                await self._check(edge, stream)
+            if method == "Check":  # of `dekpca node check`, which compares the settings itself: no effect on this node
+                async for data in stream.messages():
+                    checks.check_handshake(parse(wire.Handshake, data))
+                    await stream.write(check_of(self.endpoint, edge.name))
             elif method == "Refuse":
                 await edge.refused(stream)
             else:
                 await edge.works[method][1](stream)
-
-    async def _check(self, edge: Edge, stream: Stream) -> None:
-        """Answer `dekpca node check` of a neighbor, which compares the settings itself: it has no effect on this node."""
-        async for data in stream.messages():
-            checks.check_handshake(parse(wire.Handshake, data))
-            await stream.write(check_of(self.endpoint, edge.name))

@@ -51,7 +51,7 @@ class Transport:
 
     def __enter__(self) -> Transport:
         self.endpoint.wake = self._wake  # first: neighbors may call at once
-        self._call(self._start(), START)
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(START)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -59,7 +59,7 @@ class Transport:
             with contextlib.suppress(KeyboardInterrupt):  # a further Ctrl-C ends the wait
                 self.endpoint.say_farewell(error)
         try:
-            self._call(self._stop(), END)
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(END)
         except TimeoutError:  # the process ends anyway, and an earlier error must not be hidden
             log.warning("connections did not close in time", extra={"seconds": END})
 
@@ -79,9 +79,6 @@ class Transport:
 
         if send.names:
             self._loop.call_soon_threadsafe(ring)
-
-    def _call(self, work: Any, timeout: float) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     async def _start(self) -> None:
         self.address = await self._server.start(self.listen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from ...network import listing
 from ..errors import PeerError
@@ -20,11 +20,9 @@ MOST_STATUSES = 1 << 18  # bytes of statuses in a heartbeat, after which no more
 class Agreement:
     """`fail` stops the node, and returns actions. `wall`: seconds of the Unix epoch when the clock was 0."""
 
-    def __init__(
-        self, views: Views, neighbors: Mapping[str, Neighbor], live: Liveness, wall: float, fail: Callable[[PeerError], list[Action]]
-    ):  # fmt: skip
-        self.views, self.neighbors, self.live, self._wall, self._fail = views, neighbors, live, wall, fail
-        views.reach = set(neighbors)
+    def __init__(self, views: Views, live: Liveness, wall: float, fail: Callable[[PeerError], list[Action]]):
+        self.views, self.neighbors, self.live, self._wall, self._fail = views, live.neighbors, live, wall, fail
+        views.reach = set(live.neighbors)
         self.false: set[str] = set()  # nodes that have contradicted themselves, which were logged
         # A node restarted after its answer was final does not wait for nodes that may not know it: the others have waited.
         self._stays = 0.0 if views.own.final is not None else live.timeouts.peer + views.settle
@@ -62,11 +60,6 @@ class Agreement:
         actions = self.call(name for name in fallbacks if views.unreachable or name in views.fallbacks())
         saved = [] if views.kept == views.saved else [SaveViews(views.kept)]
         return [*actions, *_log(before, views.kept), *saved]
-
-    def answer(self, now: float) -> list[Action]:
-        """The program has ended in its view: publish that."""
-        self.views.answer(self.live.rounds.view.key)
-        return self.follow(now)
 
     def call(self, names: Iterable[str]) -> list[Action]:
         """Call these neighbors, if they are fallback neighbors that are not called yet."""

@@ -197,9 +197,6 @@ def metadata(run: str, name: str) -> tuple[tuple[str, str | bytes], ...]:
 
 def read_metadata(given: Mapping[str, Any]) -> tuple[str, str, str]:
     """Protocol, run and node of a call; empty if absent."""
-
-    def text(key: str) -> str:
-        value = given.get(key, b"")
-        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-    return text("dekpca-protocol"), text("dekpca-run-bin"), text("dekpca-node-bin")
+    said = (given.get(key, b"") for key in ("dekpca-protocol", "dekpca-run-bin", "dekpca-node-bin"))
+    protocol, run, node = (x.decode(errors="replace") if isinstance(x, bytes) else str(x) for x in said)
+    return protocol, run, node

@@ -7,7 +7,7 @@ that claims to compute, CLAIMS times; one that waits for the latter, twice that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import PeerLost
@@ -58,10 +58,8 @@ def stuck(idle: float, others: Iterable[str], waited: float, limit: float, patie
 class Liveness:
     """The clocks of a node. `goes_on`: survivors agree on what to do about lost nodes (agreement.py)."""
 
-    def __init__(
-        self, name: str, neighbors: Mapping[str, Neighbor], rounds: Rounds, membership: Membership, timeouts: Timeouts, goes_on: bool, now: float
-    ):  # fmt: skip
-        self.name, self.neighbors, self.rounds, self.membership = name, neighbors, rounds, membership
+    def __init__(self, rounds: Rounds, membership: Membership, timeouts: Timeouts, goes_on: bool, now: float):
+        self.name, self.neighbors, self.rounds, self.membership = rounds.name, rounds.neighbors, rounds, membership
         self.timeouts, self.goes_on = timeouts, goes_on
         self.started = self.round_begun = self._ticked = now
         self.moved_at = now  # last progress of this node

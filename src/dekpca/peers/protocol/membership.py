@@ -39,8 +39,7 @@ class Membership:
         self.name, self.members = name, None if members is None else set(members)
         self.records: dict[str, Record] = {}
         self.told_by: dict[str, str] = {}
-        self._listed_by: dict[str, set[str]] = defaultdict(set)  # name -> nodes whose records list it
-        self._missing: set[str] = set()
+        self._missing: dict[str, set[str]] = defaultdict(set)  # name without a record -> nodes whose records list it
         self._bytes: Counter[str] = Counter()  # of the records, by the neighbor that sent them
         self.add({name: (tuple(sorted(neighbors, key=natural_key)), rows)}, name)
 
@@ -55,31 +54,40 @@ class Membership:
                 said = f"{_said(known)} as node {self.told_by[name]} told, but {_said((around, rows))} as node {source} told"
                 rule = "names must be different, and a node's data and neighbors must not change during a run"
                 raise Disagreement(f"node {name} has {said}; {rule}")
-        if new and self.records and not self._missing:
+        if not new:
+            return False
+        if self.records and not self._missing:
             why = "the network is known already and has no such node; no node may join a run, start a new one"
             raise Disagreement(f"node {source} tells of node {listing(sorted(new))}, but {why}")
-        size = sum(size_of(name, around) for name, (around, _) in new.items())
-        mentioned = {o for around, _ in new.values() for o in around if o not in self.records and o not in new}
-        if source != self.name and self.members is not None and (strange := (mentioned | new.keys()) - self.members):
+        # At most so many bytes in a handshake.
+        size = sum(24 + len(name) + sum(2 + len(other) for other in around) for name, (around, _) in new.items())
+        told = new.keys() | {other for around, _ in new.values() for other in around}
+        if source != self.name and self.members is not None and (strange := told - self.members):
             raise Disagreement(
                 f"node {self.name}: its members are not those of the network: node {source} tells of node {listing(sorted(strange))}, too many; "
                 "a node between adds some, or members in node.toml is wrong"
             )
-        unheard = sum(other not in self._missing for other in [*mentioned, *new])  # of names
+        unheard = sum(name not in self.records and name not in self._missing for name in told)
         self._check_room(len(self.records) + len(self._missing) + unheard, size, source)
         listed_by: dict[str, set[str]] = defaultdict(set)
         for name, (around, _) in new.items():
             for other in around:
                 listed_by[other].add(name)
-        self._check_edges(new, listed_by)
-        for other, names in listed_by.items():
-            self._listed_by[other] |= names
+        for name, (around, _) in new.items():
+            lists = {other for other in around if other in self.records or other in new}
+            for other in sorted(lists ^ (self._missing.get(name, set()) | listed_by.get(name, set()))):
+                a, b = (name, other) if other in lists else (other, name)
+                rule = f"but node {b} does not list {a}; list each at the other, or at neither"
+                raise Disagreement(f"node {a} lists node {b} as a neighbor, {rule}")
         self.records |= new
-        self._missing |= mentioned
-        self._missing.difference_update(new)
+        for name in told:
+            if name in self.records:
+                self._missing.pop(name, None)
+            else:
+                self._missing[name] |= listed_by[name]
         self.told_by |= dict.fromkeys(new, source)
         self._bytes[source] += size
-        return bool(new)
+        return True
 
     def _check_room(self, names: int, size: int, source: str) -> None:
         """Limits for all neighbors together: all records must fit into one handshake."""
@@ -89,16 +97,6 @@ class Membership:
             limit = f"more than the {MOST_NODES} nodes and {MOST_RECORDS} bytes allowed"
             asked = f"with what node {source} tells there would be {names} nodes and {together} bytes of records"
             raise ProtocolError(f"{asked}, {limit}; most of it comes from node {worst}")
-
-    def _check_edges(self, new: Mapping[str, Record], new_lists: Mapping[str, set[str]]) -> None:
-        """Both ends of an edge must list each other, if both records are known."""
-        for name, (around, _) in new.items():
-            listed_by = self._listed_by.get(name, set()) | new_lists.get(name, set())
-            for other in around:
-                if (other in self.records or other in new) and other not in listed_by:
-                    raise Disagreement(_one_sided(name, other))
-            for other in sorted(listed_by.difference(around)):
-                raise Disagreement(_one_sided(other, name))
 
     def missing(self) -> set[str]:
         """Listed nodes without a record."""
@@ -116,14 +114,5 @@ def network_of(near: Mapping[str, Iterable[str]], records: Mapping[str, Record])
     return network, np.array([records[name][1] for name in names], dtype=np.int64)
 
 
-def size_of(name: str, neighbors: Sequence[str]) -> int:
-    """Upper bound on the bytes of a record in a handshake."""
-    return 24 + len(name) + sum(2 + len(other) for other in neighbors)
-
-
 def _said(record: Record) -> str:
     return f"{record[1]} rows and the neighbors {listing(record[0])}"
-
-
-def _one_sided(name: str, other: str) -> str:
-    return f"node {name} lists node {other} as a neighbor, but node {other} does not list {name}; list each at the other, or at neither"

@@ -9,7 +9,6 @@ Only TRANSITIONS changes them; docs/reference/protocol.md prints the table, and 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -81,7 +80,7 @@ class SendWindow:
     """
 
     def __init__(self) -> None:
-        self.unacknowledged: OrderedDict[int, Any] = OrderedDict()  # round -> message
+        self.unacknowledged: dict[int, Any] = {}  # round -> message, in the order in which they were put
         self.acknowledged: set[int] = set()  # rounds
 
     def put(self, round: int, message: Any) -> bool:

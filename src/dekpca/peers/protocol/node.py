@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ...network import listing
@@ -48,7 +48,7 @@ class NodeProtocol:
 
     def __init__(
         self, name: str, run: str, settings: HandshakeSettings, membership: Membership, neighbors: Iterable[str], timeouts: Timeouts, now: float,
-        received: Mapping[str, Iterable[int]] | None = None, finished: Iterable[str] = (), views: Views | None = None,
+        received: Mapping[str, Iterable[int]] | None = None, finished: Collection[str] = (), views: Views | None = None,
         fallback: Iterable[str] = (), process: int = 0, wall: float = 0.0,
     ):  # fmt: skip
         self.name, self.run, self.settings, self.membership = name, run, settings, membership
@@ -57,15 +57,13 @@ class NodeProtocol:
         self.near = set(self.neighbors)  # the neighbors of this node in the program's view
         used = set() if views is None else views.fallbacks()
         self.neighbors |= {other: Neighbor(other, fallback=True, called=other in used) for other in fallback}
-        for other, rounds in (received or {}).items():
-            if other in self.neighbors:
-                self.neighbors[other].received.update(rounds)
-        for other in finished:
-            if other in self.neighbors:
-                self.neighbors[other].apply(events.FinishSaved())
+        for n in self.neighbors.values():
+            n.received.update((received or {}).get(n.name, ()))
+            if n.name in finished:
+                n.apply(events.FinishSaved())
         self.rounds = Rounds(name, self.neighbors, View() if views is None else views.kept.program)
-        self.live = Liveness(name, self.neighbors, self.rounds, membership, timeouts, views is not None, now)
-        self.agreement = None if views is None else Agreement(views, self.neighbors, self.live, wall - now, self.fail)
+        self.live = Liveness(self.rounds, membership, timeouts, views is not None, now)
+        self.agreement = None if views is None else Agreement(views, self.live, wall - now, self.fail)
         self.phase = Phase.MEETING
         self.iteration, self.residual = 0, None  # type: int, float | None
         # Sums are secure or private: an error that is not of this package may hold numbers of rows, and neighbors hear its class only.
@@ -99,7 +97,8 @@ class NodeProtocol:
                 if new:
                     n.chunk_at = self.live.moved_at = now
             case events.MessageStored(round):
-                self.rounds.stored(n, round)
+                n.received.add(round)
+                n.bytes_broken = 0
                 return [] if self.rounds.missing else [WakeProgram()]
             case events.MessageBroken(size):
                 n.bytes_broken += size
@@ -191,9 +190,8 @@ class NodeProtocol:
                 kind = KINDS.get(event.kind, PeerLost)  # so that all nodes end with the same error
                 actions += self.fail(kind(f"{event.stop_reason} (says node {n.name})"), event.stop_reason)
             if self.error is not None and (event.stops_all or event.kind in KINDS):
-                n.apply(
-                    events.Turn.STOPS_TOO
-                )  # not if its owner interrupts it: it may come back and wait for this node
+                # Not if its owner interrupts it: it may come back and wait for this node.
+                n.apply(events.Turn.STOPS_TOO)
         return actions
 
     def _hear_statuses(self, n: Neighbor, event: events.Heartbeat, now: float) -> list[Action]:
@@ -376,7 +374,7 @@ class NodeProtocol:
         if n.finished:
             what = f"its {head.kind!r} of round {head.round} is not here: files of node {self.name} are missing"
             raise Damaged(f"node {name} has finished, but {what}; bring them back, or {NEW_RUN}")
-        self.live.waits_for = set(self.rounds.missing)
+        self.live.waits_for = self.rounds.missing
         what = f"its {head.kind!r} in round {head.round}"
         self.live.check_lost([n], what, now)
         for other in sorted(self.rounds.missing):
@@ -438,7 +436,8 @@ class NodeProtocol:
             return [], True
         actions = self.check_losses(now)
         if self.views.own.answered != self.view.key and self.rounds.all_acknowledged():
-            actions += self.agreement.answer(now)
+            self.views.answer(self.view.key)
+            actions += self.agreement.follow(now)
         return actions, self.views.saved.status.final is not None
 
     def try_finish(self, now: float) -> tuple[list[Action], list[str] | None]:
@@ -479,11 +478,9 @@ class NodeProtocol:
                 text = type(error).__name__ if self.sealed and not isinstance(error, PeerError) else str(error)
                 told = getattr(error, "told", None) or text or type(error).__name__
                 cause = "stopped by its owner" if interrupted else told
-                who = f"node {self.name}: "
-                if not isinstance(error, (PeerLost, Disagreement)) and not cause.startswith(
-                    who
-                ):  # these already name the nodes
-                    cause = who + cause
+                if not isinstance(error, (PeerLost, Disagreement)):  # these already name the nodes
+                    who = f"node {self.name}: "
+                    cause = who + cause.removeprefix(who)
             self.error, self.cause = error, cause
             for n in self.neighbors.values():
                 n.apply(events.Turn.WE_STOP)

@@ -20,7 +20,6 @@ class Rounds:
         self.limits: Limits | None = None  # None: the program has not begun
         self.round = 0  # of the program
         self.expected: dict[str, MessageHead] = {}  # messages of this round, by neighbor
-        self.missing: set[str] = set()  # neighbors whose message of this round has not arrived
         # The round that the program had reached before a restart: neighbors may still be in it.
         self._before = max((r for n in neighbors.values() for r in n.received), default=0)
 
@@ -28,10 +27,14 @@ class Rounds:
     def furthest(self) -> int:
         return max(self.round, self._before)
 
+    @property
+    def missing(self) -> set[str]:
+        """Neighbors whose message of this round has not arrived."""
+        return {name for name in self.expected if self.round not in self.neighbors[name].received}
+
     def restart(self, view: View) -> None:
         """The program restarts in this view. Messages of earlier views do not count."""
-        self.view, self.round, self._before = view, 0, 0
-        self.expected, self.missing = {}, set()
+        self.view, self.round, self._before, self.expected = view, 0, 0, {}
         for n in self.neighbors.values():
             n.window, n.received, n.bytes_broken = SendWindow(), set(), 0
 
@@ -64,7 +67,6 @@ class Rounds:
     ) -> list[str]:
         """Begin a round: (neighbor, message) to send, and the messages expected. Returns the names of those that are sent to."""
         self.round, self.expected = round, dict(expected)
-        self.missing = {name for name in expected if round not in self.neighbors[name].received}
         names = []
         for name, message in sent:
             names.append(name)
@@ -74,12 +76,6 @@ class Rounds:
             if not n.finished:
                 n.window.put(round, message)
         return names
-
-    def stored(self, n: Neighbor, round: int) -> None:
-        n.received.add(round)
-        n.bytes_broken = 0
-        if round == self.round:
-            self.missing.discard(n.name)
 
     def all_acknowledged(self) -> bool:
         """Whether the neighbors have all messages of this node on disk."""

@@ -484,5 +484,4 @@ def _edge(a: str, b: str) -> Edge:
 
 def _component(start: str, edges: set[Edge]) -> set[str]:
     """The connected component of a node along these edges."""
-    graph = nx.Graph(list(edges))
-    return set(nx.node_connected_component(graph, start)) if start in graph else {start}
+    return set(nx.node_connected_component(nx.Graph([*edges, (start, start)]), start))

@@ -88,10 +88,7 @@ class RunFolder:
     # ------------------------------------------------------------------ facts
     def claim(self, facts: Mapping[str, str]) -> None:
         """Begin or resume the run that these facts describe."""
-        before = self.database.fact("run")
-        if before is None:
-            self.database.keep({"run": dict(facts)})
-            return
+        before = self._once("run", lambda: dict(facts))
         names = [what for what in dict.fromkeys([*before, *facts]) if before.get(what) != facts.get(what)]
         if names:
             if "run" in names:  # the fingerprint of the columns is one in this run
@@ -103,11 +100,12 @@ class RunFolder:
 
     def private_seed(self) -> int:
         """A secret seed of this node, the same after a restart."""
-        return self._drawn("seed", lambda: secrets.randbits(120))
+        return self._once("seed", lambda: secrets.randbits(120))
 
-    def _drawn(self, name: str, draw: Callable[[], Any]) -> Any:
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        """A fact that is made when it is first asked for, and stays."""
         if self.database.fact(name) is None:
-            self.database.keep({name: draw()})
+            self.database.keep({name: make()})
         return self.database.fact(name)
 
     def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
@@ -144,7 +142,7 @@ class RunFolder:
     @property
     def fit(self) -> str:
         """A name for this node's private fit, the same after a restart and in all views."""
-        return self._drawn("fit", lambda: secrets.token_hex(16))
+        return self._once("fit", lambda: secrets.token_hex(16))
 
     @property
     def releases(self) -> dict[str, list[dict[str, Any]]]:
@@ -162,8 +160,7 @@ class RunFolder:
         return {name: (tuple(around), rows) for name, (around, rows) in (self.database.fact("network") or {}).items()}
 
     def keep_records(self, records: Mapping[str, Record]) -> None:
-        if self.database.fact("network") is None:
-            self.database.keep({"network": records})
+        self._once("network", lambda: records)
 
     @property
     def finished(self) -> list[str]:
@@ -199,7 +196,7 @@ class RunFolder:
         """The program restarts in this view: messages and secrets of an earlier one, which hold rows of lost nodes, are deleted."""
         self.messages.close()
         self._forget_view(view)
-        self.messages = MessageLog(self.database, self.messages.whole)
+        self.messages = MessageLog(self.database)
 
     def _forget_view(self, view: View) -> None:
         self.database.wipe(["chunk", "secret"])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,10 +36,6 @@ class Chunk:
     start: int
     data: bytes
 
-    @property
-    def key(self) -> tuple[str, int, int]:
-        return self.sender, self.head.round, self.attempt
-
 
 @dataclass(eq=False)
 class Stored:
@@ -52,13 +47,13 @@ class Stored:
 
 
 class MessageLog:
-    """The messages of a node's neighbors. `whole(sender, round)` is called for each that is complete."""
+    """The messages of a node's neighbors."""
 
-    def __init__(self, database: Database, whole: Callable[[str, int], None] = lambda sender, round: None):
-        self.database, self.whole = database, whole
+    def __init__(self, database: Database):
+        self.database = database
         self.failed: Exception | None = None
         self._messages: dict[tuple[str, int], Stored] = {}  # (sender, round)
-        self._partial: dict[tuple[str, int, int], Stored] = {}  # Chunk.key
+        self._partial: dict[tuple[str, int, int], Stored] = {}  # (sender, round, attempt)
         self._unwritten: dict[int, Chunk] = {}  # by row
         self._useless: list[int] = []  # rows to delete
         self._next = 1  # row
@@ -72,20 +67,18 @@ class MessageLog:
         self._writer.shutdown()
 
     # ------------------------------------------------------------------ writing
-    def append(self, chunk: Chunk) -> None:
-        """Returns at once; an error is raised by the next call, and by the futures of `sync`."""
+    def append(self, chunk: Chunk) -> bool:
+        """Returns at once whether this completes a message; an error is raised by the next call, and by the futures of `sync`."""
         if self.failed is not None:
             raise self.failed
         with self._lock:
             row, self._next = self._next, self._next + 1
             self._unwritten[row] = chunk
-            complete, useless = self._note(chunk, len(chunk.data), row)
-            self._useless += useless
+            complete = self._note(chunk, len(chunk.data), row)
             much = len(self._unwritten) % BATCH == 0
         if much:
             self.sync()
-        if complete:
-            self.whole(chunk.sender, chunk.head.round)
+        return complete
 
     def sync(self) -> Future[None]:
         """Done when all appended chunks are on disk."""
@@ -106,22 +99,24 @@ class MessageLog:
             if message is not None:
                 self._useless += message.rows
 
-    def _note(self, chunk: Chunk, length: int, row: int) -> tuple[bool, list[int]]:
-        """Record the row of a chunk; returns whether it completes a message, and useless rows: of a duplicate, or out of order."""
+    def _note(self, chunk: Chunk, length: int, row: int) -> bool:
+        """Record the row of a chunk; returns whether it completes a message. Rows of duplicates, or out of order, are useless."""
+        key = chunk.sender, chunk.head.round, chunk.attempt
         if chunk.start == 0:
-            self._partial[chunk.key] = Stored(chunk.head)
-        message = self._partial.get(chunk.key)
+            self._partial[key] = Stored(chunk.head)
+        message = self._partial.get(key)
         if message is None or message.held != chunk.start:
-            return False, [row]
+            self._useless.append(row)
+            return False
         message.rows.append(row)
         message.held += length
         if message.held < chunk.head.size:
-            return False, []
-        del self._partial[chunk.key]
-        if (chunk.sender, chunk.head.round) in self._messages:
-            return False, message.rows
-        self._messages[chunk.sender, chunk.head.round] = message
-        return True, []
+            return False
+        del self._partial[key]
+        if self._messages.setdefault((chunk.sender, chunk.head.round), message) is not message:
+            self._useless += message.rows
+            return False
+        return True
 
     def write(self) -> None:
         """Write all appended chunks, in one transaction; returns when they are on disk. The first error is that of all later calls."""
@@ -133,7 +128,9 @@ class MessageLog:
                 if self.failed is None:
                     for row, chunk in chunks.items():
                         self._insert(row, chunk)
-                    self._delete(useless)
+                    for row in useless:
+                        self.database.write("DELETE FROM chunk WHERE id = ?", [row])
+                    self.database.commit()
             except Exception as error:
                 self.failed = error
             with self._lock:
@@ -147,11 +144,6 @@ class MessageLog:
         named = chunk.sender, head.round, chunk.attempt, head.kind, head.dtype, shape, chunk.start
         values = [row, *named, chunk.data, checksum(*named, chunk.data)]
         self.database.write(f"INSERT INTO chunk VALUES ({', '.join('?' * len(values))})", values)
-
-    def _delete(self, rows: Iterable[int]) -> None:
-        for row in rows:
-            self.database.write("DELETE FROM chunk WHERE id = ?", [row])
-        self.database.commit()
 
     # ------------------------------------------------------------------ reading
     def held(self, sender: str) -> list[int]:
@@ -183,18 +175,16 @@ class MessageLog:
 
     def _load(self) -> None:
         """Load messages from before a restart."""
-        unneeded: list[int] = []
         for row, *named, data, crc in self.database.each(f"SELECT id, {COLUMNS} FROM chunk ORDER BY id"):
             if checksum(*named, data) != crc:
                 raise self.database.damaged(f"the message of node {named[0]} in round {named[1]}")
             sender, round, attempt, kind, dtype, shape, start = named
             chunk = Chunk(sender, MessageHead(round, kind, dtype, tuple(json.loads(shape))), attempt, start, b"")
-            unneeded += self._note(chunk, len(data), row)[1]
+            self._note(chunk, len(data), row)
             self._next = row + 1
-        for message in self._partial.values():  # the rest of these will not arrive
-            unneeded += message.rows
-        self._partial.clear()
-        self._delete(unneeded)
+        for key in [*self._partial]:
+            self.drop_partial(*key)
+        self.write()
 
 
 def raw_bytes(a: np.ndarray) -> memoryview:

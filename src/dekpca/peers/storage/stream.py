@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from typing import Any
 
@@ -65,8 +65,9 @@ class NodeStream:
         arrays |= {} if scales is None else {"column_mean": scales.mean, "column_scale": scales.scale}
         return cls(name, run, transcript, settings, members, columns, basis.kernel, basis.marks.kinds, arrays)
 
-    def stream(self, names: Sequence[str], options: SumsOptions) -> Stream:
+    def stream(self, names: Sequence[str], options: Any) -> Stream:
         """In a network of nodes with these names."""
+        assert isinstance(options, SumsOptions)
         held, node = self.arrays, list(names).index(self.name)
         scales = Scales(held["column_mean"], held["column_scale"]) if "column_mean" in held else None
         options = replace(options, kernel=self.kernel)
@@ -95,12 +96,8 @@ class NodeStream:
 
     # ------------------------------------------------------------------ files
     def save(self, path: str | PathLike[str]) -> None:
-        header = {
-            "name": self.name, "run": self.run, "transcript": self.transcript, "settings": dict(self.settings), "members": dict(self.members),
-            "columns": None if self.columns is None else list(self.columns), "kinds": [list(kind) for kind in self.kinds],
-            "kernel": kernel_header(self.kernel),
-        }  # fmt: skip
-        write_arrays(path, FORMAT, header, dict(self.arrays))
+        header = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("kernel", "arrays")}
+        write_arrays(path, FORMAT, header | {"kernel": kernel_header(self.kernel)}, dict(self.arrays))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> NodeStream:

@@ -119,7 +119,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
             # All rows of a sample judge, in each of the GROUPS groups. Of all rows a few will judge, each in one group, with GROUPS times the noise.
             # A stream begins with few, too: its landmarks have to satisfy the same judgement.
             whole, effort = True, 1 if options.fixed or options.stream or GROUPS * bound <= options.tol else EFFORT
-            likely = likely_judges(principal, rows.total, LAST if options.fixed else str(step + 1))
+            likely = likely_judges(principal, rows.total, LAST if options.fixed or options.least > 1 else str(step + 1))
         else:
             if bound >= 1.0:  # not known; more work may tell
                 verdict = yield from judge_components(seen, principal, known, LAST, 1 if options.fixed else EFFORT)

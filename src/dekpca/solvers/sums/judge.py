@@ -43,6 +43,7 @@ JUDGES = 2048  # judging rows, if there are more rows than four times that
 GROUPS = 8  # independent estimates, whose spread is the noise
 FREQUENCIES = 48  # in each group
 EFFORT = 4  # times as many rows, or frequencies where all rows judge, if that may be enough
+MOST_FEATURES = GROUPS * 2 * FREQUENCIES * EFFORT  # of a judgement: a sum over the judging rows for each
 POWER = 4  # vectors of the power iteration for the largest eigenvalue of the rest
 BESIDE = 1 + 2 * POWER  # sums of a feature beside those with functions: its mean, and two steps of the power iteration
 LEAK = 1.25  # the leak is an estimate too, of which the truth may be a little more
@@ -94,11 +95,18 @@ class JudgingRows:
         """How many times smaller the noise of the next effort is: it has more rows or frequencies; and all rows in each group, if all rows judge."""
         return EFFORT * (GROUPS if not self.everyone and self.count <= 2 * JUDGES * EFFORT else 1)
 
+    @property
+    def draws(self) -> str:
+        """The name of the stage in draws by which rows judge. Where others see terms it is the same in all stages: else a root that tells the same
+        functions in each has so many sums over other rows that the values of every row follow from linear equations."""
+        return self.stage if self.all.rows.least == 1 else LAST
+
     @cached_property
     def places(self) -> Array:
         """Which rows judge. Where others see a node's terms, none of a node that has so few that a term would tell of single rows."""
         rows, chance = self.all.rows, lambda some: self._chance(self.all.rest[some])
-        found = numbers(rows.keys, len(rows)) if self.everyone else rows.below(judging(self.stage), chance)
+        stage = again_at(self.draws) if self.effort > 1 and rows.least > 1 else self.draws
+        found = numbers(rows.keys, len(rows)) if self.everyone else rows.below(judging(stage), chance)
         enough = rows.least == 1 or found.shape[0] >= rows.least * self.shares
         return found if enough else found[:0]
 
@@ -136,7 +144,7 @@ class JudgingRows:
         """(n, GROUPS) which group each row is in: the rows of a node are dealt in a random order."""
         rows = self.rows
         xp = aac.array_namespace(rows.keys)
-        order = xp.argsort(rows.uniform(f"groups {self.stage}"))
+        order = xp.argsort(rows.uniform(f"groups {self.draws}"))
         order = take(order, xp.argsort(take(rows.node, order), stable=True))
         node, keys = take(rows.node, order), take(rows.keys, order)
         start = xp.searchsorted(node, node)  # where the rows of a row's node begin
@@ -179,7 +187,7 @@ class JudgingRows:
     def signs(self) -> Array:
         """(n, POWER) random signs."""
         xp = aac.array_namespace(self.rows.keys)
-        bits = xp.stack([self.rows.uniform(f"signs {self.stage} {i}") for i in range(POWER)], axis=1)
+        bits = xp.stack([self.rows.uniform(f"signs {self.draws} {i}") for i in range(POWER)], axis=1)
         return 1.0 - 2.0 * xp.astype(bits < 0.5, xp.float64)
 
     @cached_property
@@ -549,8 +557,7 @@ def turned_by(size: float, gap: Any) -> Any:
 
 def largest_sum(q: int) -> int:
     """The most numbers of a term or conclusion of a judgement of q functions."""
-    features = GROUPS * 2 * FREQUENCIES * EFFORT
-    return features * (q + 2 + POWER) + 20 * q * q + 64 * q + 64
+    return MOST_FEATURES * (q + 2 + POWER) + 20 * q * q + 64 * q + 64
 
 
 def judging_bytes(rows: int, columns: int, m: int, k: int, q: int, as_points: bool, item: int) -> int:

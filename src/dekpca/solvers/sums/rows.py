@@ -45,8 +45,11 @@ class SiteRows:
 
     def floor(self, many: int, own: float) -> float:
         """The least chance of each of `own` rows to be among about `many` of the network. Where others see terms, a process draws as many of its own
-        rows as if there were no others: how many these say they have does not change that."""
-        return min(1.0, many / max(own, 1)) if self.least > 1 else 0.0
+        rows as if there were no others: how many these say they have does not change that. And all of them rather than more than half: those that are
+        left out are a difference of two sums."""
+        if self.least == 1:
+            return 0.0
+        return many / own if own > 2 * many else 1.0
 
     @property
     def columns(self) -> int:
@@ -79,12 +82,11 @@ class SiteRows:
         return self.at(np.arange(len(self))) if isinstance(self.X, Blocks) else self
 
     def sampled(self, many: int, purpose: str) -> SiteRows:
-        """About `many` rows of the network, at random; all of them if there are no more. Of groups all rows or none, and all of them rather than
-        more than half: those that are left out are a difference of two sums."""
+        """About `many` rows of the network, at random; all of them if there are no more. Of groups all rows or none."""
         if len(self) < self.least:
             return self.at(numbers(self.keys, 0))
         even, own = many / self.total, self.floor(many, len(self))
-        share = max(even, own if own < 0.5 else 1.0)
+        share = max(even, own)
         some = replace(self, weight=min(even / share, 1.0) if own else 1.0)
         if share >= 1:
             return some.here()
