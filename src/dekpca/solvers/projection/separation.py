@@ -92,7 +92,7 @@ class Signs(Round):
         signs = np.ones((nodes, self.products.shape[1]))
         for column, products in enumerate(total["products"].T):
             size = np.abs(products)
-            # largest products first, as the smallest weights of a tree; weights are above 0, or an edge would be none
+            # a maximum spanning tree: the largest products have the smallest weights; these are above 0, or an edge would be none
             weights = 2.0 - size / max(size.max(initial=0.0), np.finfo(np.float64).tiny)
             graph = coo_array((weights, pairs.T), shape=(nodes, nodes)).tocsr()
             order, before = breadth_first_order(minimum_spanning_tree(graph), self.network.root, directed=False)
