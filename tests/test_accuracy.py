@@ -23,6 +23,7 @@ from dekpca.solvers.projection.separation import span_error
 
 TOL = 1e-3
 JUDGE = importlib.import_module("dekpca.solvers.sums.judge")
+ROWS = importlib.import_module("dekpca.solvers.sums.judging_rows")
 PARTS = clusters([80, 60, 3, 90, 67], seed=2)
 DIGITS = load_digits()
 
@@ -71,7 +72,7 @@ def test_a_part_of_the_rows_judges_as_all_do(monkeypatch):
     X, y = DIGITS.data, DIGITS.target
     parts = [X[y == c] for c in range(10)]
     whole = fit(parts, 4, True, landmarks=150)
-    monkeypatch.setattr(JUDGE, "JUDGES", 200)
+    monkeypatch.setattr(ROWS, "JUDGES", 200)
     part = fit(parts, 4, True, landmarks=150)
     assert part.accuracy_.tolist() != whole.accuracy_.tolist()  # other rows judged
     np.testing.assert_allclose(part.eigenvalues_, whole.eigenvalues_, rtol=0.02)
@@ -126,7 +127,7 @@ def test_a_kernel_that_needs_every_row_of_a_table_gets_them():
 @pytest.mark.parametrize("settings", [{"landmarks": 80}, {"solver": Projection(n_landmarks=80)}], ids=str)
 def test_nodes_too_small_to_judge_take_part(settings, monkeypatch):
     """None of their rows may be among those that judge."""
-    monkeypatch.setattr(JUDGE, "JUDGES", 60)
+    monkeypatch.setattr(ROWS, "JUDGES", 60)
     X = np.concatenate(PARTS)
     parts = [X[:-2], X[-2:-1], X[-1:]]
     model = fit(parts, 2, True, network=Network.path(3), gamma=0.05, **settings)

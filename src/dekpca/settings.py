@@ -18,7 +18,7 @@ from .solvers.features import RANDOM_FEATURES, columns_seen
 from .solvers.private import PrivateOptions
 from .solvers.projection import USUAL_LANDMARKS, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
-from .solvers.sums.judge import BESIDE, GROUPS, JUDGES
+from .solvers.sums.judging_rows import BESIDE, GROUPS, JUDGES
 from .solvers.sums.moments import EXTRA
 from .solvers.sums.options import LEAST_CLUSTER
 

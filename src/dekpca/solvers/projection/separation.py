@@ -10,7 +10,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from ...accuracy import ROUNDING, Accuracy
-from ...answer import Answer, Terms
+from ...answer import Answer, Expansion
 from ...arrays import flip_signs, like, on_host, to_numpy
 from ...chunks import summed
 from ...landmarks import Landmarks
@@ -19,7 +19,8 @@ from ...network import Network
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver, run_round, run_rounds
 from ..sums import SumsOptions
 from ..sums.columns import PreparedRows
-from ..sums.judge import JudgingRows, judge, judge_functions
+from ..sums.judge import judge, judge_functions
+from ..sums.judging_rows import JudgingRows
 from ..sums.moments import Principal, Seen
 from .node import Node, sane
 from .run import Run, by_sender, exchange
@@ -309,7 +310,7 @@ def better_of(
     if about.error <= max(start.accuracy.error, ROUNDING) or len(start.values) < k:
         return replace(answer, accuracy=about)
     weights = run.site.array(principal.weights @ (start.basis * np.sqrt(start.values)))
-    return replace(answer, terms=Terms(weights), eigenvalues=run.site.array(start.values), accuracy=start.accuracy)
+    return replace(answer, terms=Expansion(weights), eigenvalues=run.site.array(start.values), accuracy=start.accuracy)
 
 
 def judge_both(

@@ -54,7 +54,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...answer import Answer, Terms
+from ...answer import Answer, Expansion
 from ...arrays import double_centered, flip_signs, on_host, to_numpy
 from ...chunks import each
 from ...draws import node_random
@@ -319,7 +319,7 @@ def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: floa
     """The functions of each node, over its own samples (w) and over those of its neighborhood (z)."""
     site, asked, back = run.site, run.asked, run.site.array
     noise = " with noise" if asked.noisy else ""
-    terms: dict[int, dict[str, Terms]] = {}
+    terms: dict[int, dict[str, Expansion]] = {}
     for node in run.nodes:
         w, m = node.w @ turn, node.m
         points = tuple(back(X) for X in node.near.samples)
@@ -327,9 +327,9 @@ def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: floa
         owners = tuple(f"samples of node {site.network.names[q]}{noise}" for q in node.around)
         centre = back(node.X) if asked.centering == "local" else None
         expansions = {
-            "landmarks": Terms(back(w[:m]), centre=centre),
-            "node": Terms(back(w[:m]), points[:1], (back(w[m:]),), owners[:1], centre),
-            "neighborhood": Terms(back(node.z_shared @ turn), points, near, owners, centre),
+            "landmarks": Expansion(back(w[:m]), centre=centre),
+            "node": Expansion(back(w[:m]), points[:1], (back(w[m:]),), owners[:1], centre),
+            "neighborhood": Expansion(back(node.z_shared @ turn), points, near, owners, centre),
         }
         wanted = list(expansions)[0 if m else 1 : 1 + list(expansions).index(asked.expansion)]
         terms[node.number] = {name: expansions[name] for name in wanted}
