@@ -31,7 +31,6 @@ from dekpca.peers.protocol.views import Quorum, ViewChanged, Views
 from dekpca.peers.storage.folder import RunFolder
 from dekpca.plan import Plan
 from dekpca.privacy.errors import PublicError
-from dekpca.privacy.fixed_point import FixedPoint
 from dekpca.privacy.ledger import BudgetSpent, Entry
 from dekpca.privacy.masks import BadMasks, pair_keys, public_of
 from dekpca.privacy.records import sign_record
@@ -39,8 +38,9 @@ from dekpca.privacy.releases import Release
 from dekpca.scaling import BadColumn
 from dekpca.settings import LandmarkSource
 from dekpca.site import apart
+from dekpca.testing import VALUE_TOLERANCE
 from peer_nodes import Nodes, Stop, certified, join, protocol, stored
-from uniformity import LEVEL, least_effect, same_p, stripped_sums, two_apart, uniform_p
+from uniformity import LEVEL, check_totals, least_effect, same_p, stripped_sums, two_apart, uniform_p
 
 NETWORKS = {
     "path": Network.path(5), "star": Network.star(5), "ring": Network.ring(5, 2), "grid": Network.grid(2, 3), "complete": Network.complete(4),
@@ -58,6 +58,13 @@ def certs(tmp_path_factory):
 def secure(network, **changes):
     parts = clusters([40] * len(network), 3)
     return parts, make_options(parts, network, **{"n_landmarks": 30, "secure_sums": True} | changes)
+
+
+def same_answer(answers, simulated):
+    """All nodes have the same bits; and the answer of a simulation, in which masks, and so the last units of totals, are others, to rounding."""
+    (bits,) = {answer.terms.shared.tobytes() for answer in answers.values()}
+    found, truth = np.frombuffer(bits).reshape(simulated.terms.shared.shape), simulated.terms.shared
+    np.testing.assert_allclose(found, truth, rtol=0, atol=VALUE_TOLERANCE * np.abs(truth).max())
 
 
 class Wire(PeerDelivery):
@@ -88,7 +95,7 @@ def wire(monkeypatch):
 
 # ---------------------------------------------------------------------- the sums
 @pytest.mark.parametrize("name", NETWORKS)
-def test_sums_are_those_of_the_fixed_point_values_bit_for_bit(name, certs, tmp_path, monkeypatch):
+def test_sums_are_exact_to_half_a_unit_of_each_node(name, certs, tmp_path, monkeypatch):
     network = NETWORKS[name]
     values = np.random.default_rng(3).normal(size=(len(network), 50))
 
@@ -97,12 +104,9 @@ def test_sums_are_those_of_the_fixed_point_values_bit_for_bit(name, certs, tmp_p
         return (yield Sum("mean", sealed, lambda total: site.sealer.open("mean", total, 40.0), 50))
 
     monkeypatch.setattr(session, "program", script)
-    code = FixedPoint(40.0)
-    plain = code.decode(sum(code.encode(v) for v in values))
     answers = Nodes(tmp_path, network, *secure(network), certs=certs).run()
     assert len(answers) == len(network)
-    for found in answers.values():
-        assert found.tobytes() == plain.tobytes()
+    check_totals(answers.values(), values, 40.0)
 
 
 def test_the_answer_is_that_of_the_simulation_and_within_1e_9_of_the_one_in_clear(certs, tmp_path, wire):
@@ -111,8 +115,8 @@ def test_the_answer_is_that_of_the_simulation_and_within_1e_9_of_the_one_in_clea
     answers = Nodes(tmp_path, network, parts, options, certs=certs).run()
     simulated = local.run(Plan.of(parts, network, options)).answers[0]
     clear = local.run(Plan.of(parts, network, replace(options, secure_sums=False))).answers[0]
+    same_answer(answers, simulated)
     for answer in answers.values():
-        assert answer.terms.shared.tobytes() == simulated.terms.shared.tobytes()
         truth = clear.terms.shared
         np.testing.assert_allclose(answer.terms.shared, truth, rtol=0, atol=1e-9 * np.abs(truth).max())
         np.testing.assert_allclose(answer.eigenvalues, clear.eigenvalues, rtol=1e-9)
@@ -443,7 +447,7 @@ def test_a_node_that_was_killed_goes_on_with_the_same_masks(certs, tmp_path, wir
     join([nodes.start("1"), *others])
     assert not nodes.errors
     simulated = local.run(Plan.of(parts, network, options)).answers[0]
-    assert {answer.terms.shared.tobytes() for answer in nodes.answers.values()} == {simulated.terms.shared.tobytes()}
+    same_answer(nodes.answers, simulated)
 
 
 def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypatch):
@@ -469,7 +473,7 @@ def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypat
     assert at
     assert not nodes.errors
     simulated = local.run(Plan.of(parts, network, options)).answers[0]
-    assert {answer.terms.shared.tobytes() for answer in nodes.answers.values()} == {simulated.terms.shared.tobytes()}
+    same_answer(nodes.answers, simulated)
 
 
 class Kept(dict):

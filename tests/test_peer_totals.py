@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations, pairwise
+from fractions import Fraction
+from itertools import combinations
+from math import floor
 
 import numpy as np
 import pytest
 from scipy.optimize import least_squares, nnls
+from scipy.stats import binomtest, chi2_contingency
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
@@ -17,7 +20,7 @@ from dekpca import DecentralizedKernelPCA, Network
 from dekpca.draws import row_keys, shared_seed
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
-from dekpca.privacy.fixed_point import FixedPoint
+from dekpca.privacy.masks import sealers
 from dekpca.rounds import BadConclusion
 from dekpca.settings import LandmarkSource
 from dekpca.solvers.features import Power, draw_features
@@ -27,6 +30,7 @@ from dekpca.solvers.sums.judging_rows import JudgingRows
 from dekpca.solvers.sums.moments import EXTRA, Moments, Principal, Seen
 from dekpca.solvers.sums.rows import SiteRows
 from dekpca.solvers.sums.stream import SummedMoments
+from uniformity import LEVEL
 
 RBF = make_kernel("rbf", gamma=1e-3)
 
@@ -228,27 +232,46 @@ def test_each_of_20_rows_follows_from_the_sums_of_their_features():
     assert nearest(rows, found).max() < 1e-4 < np.median(nearest(rows, others))
 
 
-def test_totals_of_numbers_that_are_rounded_one_by_one_tell_them():
-    """Two nodes' numbers, of which a root has the sum and, as it chose the scales, that of their multiples: each follows, but for whose it is."""
-    one, two, code = 0.14508932, 0.70527788, FixedPoint(4e5)
-    scales = 2.0 ** (-41 + 0.5 * np.arange(35)) * np.random.default_rng(5).uniform(0.8, 1.2, 35)
-    unit = 2.0 ** -float(code.bits)
-    totals = (code.encode(scales * one) + code.encode(scales * two)).view(np.int64)
-    whole = float((code.encode(np.array(one)) + code.encode(np.array(two))).view(np.int64))
-    spans = [(-1.0 / unit, 1.0 / unit)]
-    for factor, total in zip(scales, totals.tolist(), strict=True):
-        left = []
-        for low, high in spans:
-            steps = np.arange(np.floor(low * factor), np.ceil(high * factor) + 1) + 0.5
-            others = np.arange(np.floor((whole - high) * factor), np.ceil((whole - low) * factor) + 1) + 0.5
-            cuts = np.clip(np.sort(np.concatenate([[low, high], steps / factor, whole - others / factor])), low, high)
-            middle = (cuts[1:] + cuts[:-1]) / 2
-            there = np.rint(factor * middle) + np.rint(factor * (whole - middle)) == total
-            left += [span for span, good in zip(pairwise(cuts), there, strict=True) if good and span[0] < span[1]]
-        spans = left
-    found = unit * np.mean(spans, axis=1)
-    assert len(found) < 9
-    assert max(np.abs(found - number).min() for number in (one, two)) < 1e-5
+UNIT = 2.0**60  # the bound of a sum whose unit is 1
+
+
+def sealed_totals(terms):
+    """The integers that the sealed terms of some nodes, all of them honest, add up to; terms (nodes, n), in units."""
+    made = sealers(map(str, range(len(terms))), b"run").values()
+    total = sum(sealer.seal("judge", own, UNIT) for sealer, own in zip(made, terms, strict=True))
+    return total[:-1].view(np.int64)
+
+
+@pytest.mark.parametrize(
+    "terms", [(0.9, 0.0), (0.45, 0.45), (-7.2, 8.1), (2.0**55, 0.9), (0.9, -(2.0**55)), (1e-9, 0.9 - 1e-9)], ids=str
+)
+def test_how_the_total_of_two_nodes_is_rounded_depends_on_the_total_alone(terms):
+    """It is the next integer above with the chance of its fraction, whatever the terms are."""
+    below = floor(sum(map(Fraction, terms)))
+    above = sealed_totals(np.repeat(np.array(terms)[:, None], 20_000, axis=1)) - below
+    assert set(above.tolist()) <= {0, 1}
+    assert binomtest(int(above.sum()), len(above), 0.9).pvalue > LEVEL
+
+
+@pytest.mark.parametrize("terms", [(0.3, 0.3, 0.3), (0.4, 0.4, 0.1), (17.3, -16.8, 0.4)], ids=str)
+def test_how_the_total_of_three_nodes_is_rounded_depends_on_the_total_alone(terms):
+    found = [sealed_totals(np.repeat(np.array(some)[:, None], 20_000, axis=1)) for some in (terms, (0.9, 0.0, 0.0))]
+    seen = np.stack([np.bincount(totals + 4, minlength=9) for totals in found])
+    assert chi2_contingency(seen[:, seen.sum(axis=0) > 0]).pvalue > LEVEL
+
+
+def test_totals_at_many_scales_do_not_tell_the_terms():
+    """A root that lies has the sum of two nodes' terms at many scales around a unit. It knows that the terms are one of two pairs with this sum, and
+    guesses the pair which, rounded term by term, gives more of the totals: it would always be right if nodes rounded their terms as they are."""
+    rng, right = np.random.default_rng(5), []
+    scales = 2.0 ** np.arange(-1, 17, 0.5)
+    for _ in range(200):
+        ones = rng.uniform(size=2)
+        pairs = scales * np.array([ones, 1.0 - ones])[:, :, None]  # (terms, pairs, scales)
+        totals = sealed_totals(pairs[:, 0])
+        fits = (np.rint(pairs).sum(axis=0) == totals).sum(axis=1) + rng.uniform(0.0, 0.5, size=2)
+        right.append(fits[0] > fits[1])
+    assert binomtest(sum(right), len(right)).pvalue > LEVEL
 
 
 # ---------------------------------------------------------------------- the limits

@@ -26,7 +26,7 @@ from dekpca.rounds import Round, Transcript, run_rounds
 from dekpca.settings import LandmarkSource
 from dekpca.site import apart
 from dekpca.testing import by_node, problems
-from uniformity import LEVEL, least_effect, mask_words, record, same_p, stripped, two_apart, uniform_p
+from uniformity import LEVEL, check_totals, least_effect, mask_words, record, same_p, stripped, two_apart, uniform_p
 
 RUN = b"run 1"
 SETTINGS = b"a hash of settings and members"
@@ -75,12 +75,23 @@ def test_masks_cancel_in_the_total_and_nowhere_else():
     for _ in range(3):
         sealed = {name: made[name].seal("sum", values[name], 100.0) for name in names}
         total = sum(sealed.values())
-        assert (total[:-1] == plain).all()
+        assert (
+            np.abs((total[:-1] - plain).view(np.int64)) <= len(names) / 2
+        ).all()  # each rounds by half a unit at most
         assert made["a"].open("sum", total, 100.0) == pytest.approx(4 * np.arange(5.0) + 6)
         some = sealed["a"] + sealed["b"] + sealed["c"]
         assert (np.abs(some.view(np.int64)) > 2**40).all()
         with pytest.raises(BadMasks, match="do not cancel"):
             made["a"].open("sum", some, 100.0)
+
+
+def test_zeros_add_up_to_zero():
+    """A column of zeros has no variance, and a cluster without rows no weight, whatever rounding does."""
+    made = sealers("abcde", RUN).values()
+    total = sum(sealer.seal("columns", np.zeros(4096), 100.0) for sealer in made)
+    assert total[:-1].any()
+    for sealer in made:
+        assert not sealer.open("columns", total, 100.0).any()
 
 
 def test_masks_of_nodes_that_were_told_different_things_do_not_cancel():
@@ -102,11 +113,12 @@ def test_a_node_that_is_told_something_else_after_a_restart_has_other_masks():
     before, after = (Sealer("a", {"b": bytes(32), "c": bytes(31) + b"1"}) for _ in range(2))
     before.hear(np.array([1.0]))
     after.hear(np.array([1.0 + 1e-16]))
-    same = before.seal("moments", np.zeros(4096), 1.0)
-    assert (after.seal("moments", np.zeros(4096), 1.0) == same).all()  # it was told the same bits
+    values = np.random.default_rng(0).normal(size=4096) / 8
+    same = before.seal("moments", values, 1.0)
+    assert (after.seal("moments", values, 1.0) == same).all()  # it was told the same bits
     after = Sealer("a", before.keys)
     after.hear(np.array([1.0 + 3e-16]))
-    assert uniform_p(after.seal("moments", np.zeros(4096), 1.0) - same) > LEVEL
+    assert uniform_p(after.seal("moments", values, 1.0) - same) > LEVEL
 
 
 run_key = X25519PrivateKey.generate
@@ -263,7 +275,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_sums_are_those_of_the_fixed_point_values_bit_for_bit(name):
+def test_sums_are_exact_to_half_a_unit_of_each_node(name):
     network = NETWORKS[name]
     rng = np.random.default_rng(3)
     values = rng.normal(size=(6, 50))
@@ -292,10 +304,8 @@ def test_sums_are_those_of_the_fixed_point_values_bit_for_bit(name):
     def script(site, options):
         return (yield from run_rounds(site, solver(site), Transcript()))
 
-    code = FixedPoint(40.0)
-    plain = code.decode(sum(code.encode(v) for v in values))
-    for found in local.drive(sites, None, local.Delivery(sites), script=over_tree(script)).answers:
-        assert found.tobytes() == plain.tobytes()
+    answers = local.drive(sites, None, local.Delivery(sites), script=over_tree(script)).answers
+    check_totals(answers, values, 40.0)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])

@@ -7,6 +7,7 @@ from scipy.stats import chi2, chi2_contingency, ncx2
 
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
+from dekpca.privacy.fixed_point import FixedPoint
 from dekpca.privacy.masks import BadMasks, masks_of
 from dekpca.program import program
 from dekpca.site import apart
@@ -18,6 +19,14 @@ POWER = 0.99
 def mask_words(key: bytes, number: int, history: bytes, length: int) -> np.ndarray:
     """The words (length,) of a pair's mask for sum `number` of a run, of nodes that have this history."""
     return next(masks_of([key], number, history, length)).astype(np.uint64)
+
+
+def check_totals(answers, values: np.ndarray, bound: float) -> None:
+    """What each node was told of the sum of the nodes' values (nodes, n): the same bits, and the sum but for half a unit of each node."""
+    found, *others = answers
+    assert all(other.tobytes() == found.tobytes() for other in others)
+    plain, unit = values.astype(np.longdouble).sum(axis=0), 2.0 ** -float(FixedPoint(bound).bits)
+    assert (np.abs(found - plain) <= len(values) / 2 * unit + np.spacing(np.abs(found)) / 2).all()
 
 
 class Recorder(local.Delivery):

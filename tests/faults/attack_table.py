@@ -33,6 +33,8 @@ TABLE = [
     Row("another basis for one child", "dishonest.py::test_a_root_that_tells_one_child_another_basis_reads_nothing_of_it", *MASKS),
     Row("another answer for one child", "dishonest.py::test_a_root_that_tells_one_child_another_answer_ends_the_run_for_all",
         "peers/app/keys.py", "for other, signature in said.items():", "for other, signature in ():"),
+    Row("terms of each node from how totals are rounded", "totals.py::test_totals_at_many_scales_do_not_tell_the_terms",
+        "privacy/masks.py", "what, shift / 2**32)", "what)"),
     Row("a hub hides a larger epsilon", "dishonest.py::test_a_node_between_cannot_hide_other_settings",
         "privacy/records.py", "if record.settings != settings:", "if False:"),
     Row("two remain of three", "dishonest.py::test_of_three_nodes_two_do_not_go_on_with_secure_sums",

@@ -1,9 +1,9 @@
 """Nodes that are lost for good, and networks that fall apart, where on_loss = "continue": six real processes in a ring, a path or a star.
 
-The nodes that remain connected and have the quorum, four of six, must end within peer_timeout and a grace with the models of an undisturbed run of
-these nodes alone, bit for bit. These agree with central kernel PCA of their rows. Their exit code says that nodes are missing, and their model file
-which. All others must stop in the same time, with the exit code of a node that can go on later, and name the lost node. A seed stands for the node
-that is lost and for the message after which.
+The nodes that remain connected and have the quorum, four of six, must end within peer_timeout and a grace with the same models, bit for bit: to
+rounding, which under masks differs from run to run, those of an undisturbed run of these nodes alone. They agree with central kernel PCA of their
+rows. Their exit code says that nodes are missing, and their model file which. All others must stop in the same time, with the exit code of a node
+that can go on later, and name the lost node. A seed stands for the node that is lost and for the message after which.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 from dekpca.baselines import central
 from dekpca.metrics import agreement
 from dekpca.node_model import NodeModel
+from dekpca.testing import VALUE_TOLERANCE
 
 from .cluster import Cluster, Problem
 from .proxy import Wire, Wires
@@ -47,6 +48,7 @@ PROGRESS = 15.0  # seconds, progress_timeout
 SETTINGS = {"on_loss": "continue", "quorum": QUORUM, "progress_timeout": PROGRESS}
 PHASES = ("meeting", "columns", "landmarks", "moments", "judge", "end")
 
+Models = dict[str, dict[str, np.ndarray]]  # the arrays of each node's model, by name
 LOSSES: dict[str, Callable[..., str]] = {}
 
 
@@ -76,11 +78,11 @@ class Truths:
 
     def __init__(self, nursery: Nursery, folder: Path):
         self.nursery, self.folder = nursery, folder
-        self._models: dict[tuple[str, frozenset[str]], dict[str, dict[str, bytes]]] = {}
+        self._models: dict[tuple[str, frozenset[str]], Models] = {}
         self.agreements: dict[tuple[str, frozenset[str]], float] = {}
         self._lock = threading.Lock()
 
-    def models(self, shape: str, without: frozenset[str]) -> dict[str, dict[str, bytes]]:
+    def models(self, shape: str, without: frozenset[str]) -> Models:
         with self._lock:
             if (shape, without) not in self._models:
                 folder = self.folder / f"{shape}-without-{''.join(sorted(without))}"
@@ -95,9 +97,29 @@ class Truths:
             return self._models[shape, without]
 
 
-def arrays(cluster: Cluster) -> dict[str, dict[str, bytes]]:
-    """The models without their headers, which say who is missing."""
-    return {name: {k: v for k, v in model.items() if k != "header"} for name, model in cluster.models().items()}
+def arrays(cluster: Cluster) -> Models:
+    """The models without their headers, which say who is missing; an empty one where there is none."""
+    found: Models = {}
+    for name in cluster.nodes:
+        path, found[name] = cluster.model_file(name), {}
+        if path.exists():
+            with np.load(path, allow_pickle=False) as file:
+                assert json.loads(str(file["header"]))["run"] == cluster.folder.name
+                found[name] = {key: file[key] for key in file.files if key != "header"}
+    return found
+
+
+def check(cluster: Cluster, final: Models, truth: Models, names: Iterable[str]) -> None:
+    """These nodes must have the same model, bit for bit, and that of another run, whose masks were others, to rounding."""
+    first, *others = names
+    for name in others:
+        same = {k: x.tobytes() for k, x in final[name].items()} == {k: x.tobytes() for k, x in final[first].items()}
+        assert same, cluster.report(f"nodes {first} and {name} have DIFFERENT ANSWERS")
+    assert final[first].keys() == truth[first].keys(), cluster.report(f"node {first}: {sorted(final[first])}")
+    for key, value in truth[first].items():
+        found, size = final[first][key], np.abs(value).max(initial=0.0)
+        right = found.shape == value.shape and (np.abs(found - value) <= VALUE_TOLERANCE * size).all()
+        assert right, cluster.report(f"node {first}: WRONG ANSWER, {key} differs from the undisturbed run")
 
 
 def central_agreement(cluster: Cluster, names: frozenset[str]) -> float:
@@ -161,17 +183,19 @@ def judge(cluster: Cluster, shape: str, lost: frozenset[str], begun: float, trut
         for part in parts(shape, lost):
             done = {codes[name] for name in part}
             assert done == {0} or (done == {STOPPED} and len(part) < QUORUM), cluster.report(f"exit codes {codes}")
-            for name in part:
-                assert final[name] == (whole[name] if done == {0} else {}), cluster.report(f"node {name}: WRONG ANSWER")
+            if done == {0}:
+                check(cluster, final, whole, part)
+            else:
+                assert not any(final[name] for name in part), cluster.report("WRONG ANSWER")
         return "answer of all"
     outcomes = []
     for part in parts(shape, lost):
         enough = len(part) >= QUORUM
         outside = frozenset(NAMES) - part
+        truth = truths.models(shape, outside) if enough else {}
         for name in part:
             if enough:
                 assert codes[name] == MISSING, cluster.report(f"exit codes {codes}")
-                assert final[name] == truths.models(shape, outside)[name], cluster.report(f"node {name}: WRONG ANSWER")
                 assert abs(central_agreement(cluster, part) - truths.agreements[shape, outside]) <= 1e-6
                 said = {m["node"] for m in NodeModel.load(cluster.model_file(name)).missing}
                 assert said == outside, (
@@ -185,6 +209,8 @@ def judge(cluster: Cluster, shape: str, lost: frozenset[str], begun: float, trut
                     "no name"
                 )
                 assert not final[name], f"node {name} has a model"
+        if enough:
+            check(cluster, final, truth, part)
         outcomes.append("answer of the survivors" if enough else "too few, stopped")
     return " and ".join(sorted(set(outcomes)))
 
@@ -237,13 +263,13 @@ def parted(cluster: Cluster, rng: random.Random, seed: int, shape: str, truths: 
     cluster.start()
     codes = cluster.until_ended()
     assert set(codes.values()) == {0}, cluster.report(f"exit codes {codes}")
-    assert arrays(cluster) == truths.models(shape, frozenset()), cluster.report("WRONG ANSWER")
+    check(cluster, arrays(cluster), truths.models(shape, frozenset()), NAMES)
     return "all stopped, then the answer of all"
 
 
 @loss("parted-briefly")
 def parted_briefly(cluster: Cluster, rng: random.Random, seed: int, shape: str, truths: Truths) -> str:
-    """Three and three, healed within the timeout: the same bits as ever."""
+    """Three and three, healed within the timeout: the same answer as ever."""
     slowly(cluster)
     cluster.start()
     until_phase(cluster, rng.choice(NAMES), rng.choice(PHASES[:4]))
@@ -253,7 +279,7 @@ def parted_briefly(cluster: Cluster, rng: random.Random, seed: int, shape: str, 
         wire.heal()
     codes = cluster.until_ended()
     assert set(codes.values()) == {0}, cluster.report(f"exit codes {codes}")
-    assert arrays(cluster) == truths.models(shape, frozenset()), cluster.report("WRONG ANSWER")
+    check(cluster, arrays(cluster), truths.models(shape, frozenset()), NAMES)
     return "answer of all"
 
 

@@ -45,8 +45,8 @@ class FixedPoint:
         _, exponent = np.frexp(np.asarray(self.bound, dtype=np.float64))  # bound < 2^exponent
         return TOTAL_BITS - exponent
 
-    def encode(self, values: np.ndarray, what: str = "a sum") -> np.ndarray:
-        """The nearest integers at this scale, as uint64."""
+    def encode(self, values: np.ndarray, what: str = "a sum", shift: Any = 0.0) -> np.ndarray:
+        """The integers at this scale that are nearest to the values plus a `shift`, in units of the last place, as uint64."""
         values = np.asarray(values, dtype=np.float64)
         inside = np.abs(values) <= self.bound  # False for NaN
         if not inside.all():
@@ -54,11 +54,15 @@ class FixedPoint:
             value, bound = values.flat[place], np.broadcast_to(self.bound, values.shape).flat[place]
             text = f"{what}: entry {place} is {value:.6g}, but its public bound is {bound:.6g}; nothing was sent"
             raise OutOfBounds(text, told=f"{what}: a number is beyond its public bound; nothing was sent")
-        return np.rint(values * power_of_two(self.bits)).astype(np.int64).view(np.uint64)
+        scaled = values * power_of_two(self.bits)
+        whole = np.rint(scaled)
+        part = np.rint(scaled - whole + shift)  # apart: beside 2^53 units float64 has no fractions
+        return (whole.astype(np.int64) + part.astype(np.int64)).view(np.uint64)
 
-    def decode(self, total: np.ndarray, what: str = "a sum") -> np.ndarray:
-        """The numbers that a total stands for."""
-        found = total.view(np.int64).astype(np.float64) * power_of_two(-self.bits)
+    def decode(self, total: np.ndarray, what: str = "a sum", terms: int = 1) -> np.ndarray:
+        """The numbers that a total of so many terms stands for; 0 where rounding of the terms may be all that there is."""
+        units = total.view(np.int64).astype(np.float64)
+        found = np.where(np.abs(units) <= terms / 2, 0.0, units) * power_of_two(-self.bits)
         if not (np.abs(found) <= np.asarray(self.bound) * 1.001).all():  # the nodes' shares are rounded
             raise OutOfBounds(f"{what}: the total is beyond its public bound; some value was, or masks are wrong")
         return found

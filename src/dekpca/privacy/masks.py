@@ -5,6 +5,10 @@ from it, from the number of the sum, and from a hash of everything that the node
 that key as the sum has numbers. The node that comes first by name adds the words, the other subtracts them, so that they cancel in the total modulo
 2^64 and nowhere else. A word that every node counts by one shows whether they did.
 
+Totals of numbers that each node rounds by itself tell more than their sum: a root that lies has one function summed at many scales around a unit, and
+reads the sums of each node. So each two nodes share a fraction of a unit for each number, too, which the one adds before it rounds and the other
+subtracts. Then the errors of rounding are random, and how they add up depends on the total alone.
+
 So masks of nodes that were told different things do not cancel: whoever told them gets random numbers. And a node that is told something else after a
 restart has other masks than before: no mask is used for two values.
 """
@@ -33,7 +37,7 @@ try:
 except ImportError as error:
     raise ImportError(f"secure sums need the package cryptography ({error}); pip install 'dekpca[privacy]'") from error
 
-PURPOSE = b"dekpca secure sum, version 2"
+PURPOSE = b"dekpca secure sum, version 3"
 
 
 class BadMasks(PublicError):
@@ -98,13 +102,17 @@ class Sealer:
         what = f"node {self.name}: network sum {kind!r}"
         if bound is None:
             raise PublicError(f"{what} has no public bound, so it cannot be a secure sum; use solver='auto'")
-        code = _integers(values, bound, what) if values.dtype == np.int64 else FixedPoint(bound).encode(values, what)
-        sealed = np.concatenate([code, np.ones(1, dtype=np.uint64)])
-        masks = masks_of(self.keys.values(), self._sealed, self.history, len(sealed))
-        for other, words in zip(self.keys, masks, strict=True):
-            (np.add if self.name < other else np.subtract)(sealed, words, out=sealed)
+        integers, length = values.dtype == np.int64, len(values)
+        masks, shift = np.zeros(length + 1, dtype=np.uint64), np.zeros(0 if integers else length)
+        drawn = masks_of(self.keys.values(), self._sealed, self.history, length + 1 + -(-len(shift) // 2))
+        for other, words in zip(self.keys, drawn, strict=True):
+            add = np.add if self.name < other else np.subtract
+            add(masks, words[: length + 1], out=masks)
+            # in float64, where shifts cancel: modulo 1 they would not
+            add(shift, words[length + 1 :].view("<u4")[: len(shift)], out=shift)
+        code = _integers(values, bound, what) if integers else FixedPoint(bound).encode(values, what, shift / 2**32)
         self._sealed += 1
-        return sealed
+        return masks + np.append(code, np.uint64(1))
 
     def open(self, kind: str, total: np.ndarray, bound: Any, integers: bool = False) -> np.ndarray:
         """The total (length,) of what all nodes sealed, as float, or as int64 if that is what they gave."""
@@ -114,7 +122,9 @@ class Sealer:
                 f"network sum {kind!r}: the masks of {self.n_nodes} nodes do not cancel: their count came out as {count}; members were told "
                 "different things, or a node left out its masks or used other keys. Nothing was made of the total; start all nodes anew"
             )
-        return total[:-1].view(np.int64) if integers else FixedPoint(bound).decode(total[:-1], f"network sum {kind!r}")
+        if integers:
+            return total[:-1].view(np.int64)
+        return FixedPoint(bound).decode(total[:-1], f"network sum {kind!r}", self.n_nodes)
 
     def noise(self, sigma: int, length: int) -> np.ndarray:
         """This node's share of the noise, which no other node knows: int64."""

@@ -178,7 +178,7 @@ class Session:
     def begin_anew(self) -> tuple[Network, np.ndarray]:
         """After ViewChanged: forget what was computed with nodes that are lost; returns the network of the others, and the rows of each.
 
-        The program starts from nothing. So the answer is that of a run of these nodes alone, bit for bit.
+        The program starts from nothing. So the answer is that of a run of these nodes alone: bit for bit, or under masks to rounding.
         """
         self.endpoint.enter_view()
         self.resumed = False
