@@ -82,8 +82,8 @@ def growth(X: np.ndarray, floors: Floors) -> None:
 
 
 def memory(X: np.ndarray, floors: Floors) -> None:
-    """Within a limit and without one, the same answer: with all Gram blocks, for which 2 GB are enough, and with some computed again."""
-    for J, n, limit in ((1000, 100, "2GB"), (50, 500, "0.8GB")):
+    """Within a limit and without one, the same answer: with all kernel matrices, and with matrices that are computed again."""
+    for J, n, limit in ((1000, 100, "4.5GB"), (50, 500, "2GB")):
         cases = [scale.Case(J, n, 4, {"memory_limit": x}) for x in (None, limit)]
         free, tight = scale.apart(X, cases, GAMMA, judged=False)
         apart = float(np.abs(free.checks["values"] - tight.checks["values"]).max())

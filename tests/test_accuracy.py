@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 from conftest import clusters, make_options
-from dekpca import DecentralizedKernelPCA, Network, NodeModel, Projection, baselines, metrics
+from dekpca import PAPER, DecentralizedKernelPCA, Network, NodeModel, Projection, baselines, metrics
 from dekpca.accuracy import MIXED, ROUNDING, Accuracy, mixed_groups
 from dekpca.engines import local
 from dekpca.estimator import NarrowKernelWarning
@@ -23,6 +23,7 @@ from dekpca.solvers.projection.separation import span_error
 
 TOL = 1e-3
 JUDGE = importlib.import_module("dekpca.solvers.sums.judge")
+ROWS = importlib.import_module("dekpca.solvers.sums.judging_rows")
 PARTS = clusters([80, 60, 3, 90, 67], seed=2)
 DIGITS = load_digits()
 
@@ -71,7 +72,7 @@ def test_a_part_of_the_rows_judges_as_all_do(monkeypatch):
     X, y = DIGITS.data, DIGITS.target
     parts = [X[y == c] for c in range(10)]
     whole = fit(parts, 4, True, landmarks=150)
-    monkeypatch.setattr(JUDGE, "JUDGES", 200)
+    monkeypatch.setattr(ROWS, "JUDGES", 200)
     part = fit(parts, 4, True, landmarks=150)
     assert part.accuracy_.tolist() != whole.accuracy_.tolist()  # other rows judged
     np.testing.assert_allclose(part.eigenvalues_, whole.eigenvalues_, rtol=0.02)
@@ -126,7 +127,7 @@ def test_a_kernel_that_needs_every_row_of_a_table_gets_them():
 @pytest.mark.parametrize("settings", [{"landmarks": 80}, {"solver": Projection(n_landmarks=80)}], ids=str)
 def test_nodes_too_small_to_judge_take_part(settings, monkeypatch):
     """None of their rows may be among those that judge."""
-    monkeypatch.setattr(JUDGE, "JUDGES", 60)
+    monkeypatch.setattr(ROWS, "JUDGES", 60)
     X = np.concatenate(PARTS)
     parts = [X[:-2], X[-2:-1], X[-1:]]
     model = fit(parts, 2, True, network=Network.path(3), gamma=0.05, **settings)
@@ -425,6 +426,28 @@ def test_components_that_the_data_does_not_have_are_zero_and_said(network):
     assert (model.eigenvalues_ > 1).tolist() == (model.accuracy_ > 0.99).tolist() == [True] * 3 + [False] * 3
     assert not model.eigenvalues_[3:].any()
     assert not model.accuracy_[3:].any()
+
+
+def test_zero_components_of_the_papers_update_are_said_of_the_nodes():
+    """The rows of a node have 2 columns of 6, which all of them span."""
+    parts = [np.random.default_rng(j).normal(size=(9, 6)) * (np.arange(6) // 2 == j // 2) for j in range(6)]
+    model = DecentralizedKernelPCA(4, kernel="linear", network=Network.ring(6), solver=PAPER, random_state=0)
+    says = "components 3 to 4 are zero: no node has more than 2 dimensions, and the paper's update takes one of them"
+    with pytest.warns(ConvergenceWarning, match=says):
+        model.fit_parts(parts)
+
+
+def test_of_an_iteration_that_diverged_nothing_is_said_of_dimensions():
+    parts = [np.random.default_rng(j).normal(size=(20, 4)) for j in range(5)]
+    top = max(np.linalg.eigvalsh(make_kernel("rbf", gamma=0.1).gram(X, X))[-1] for X in parts)
+    rho = 1.001 * 2 * top / 3  # with three nodes around each, a little more than the least that is allowed
+    solver = Projection(n_landmarks=0, centering=None, init="local", rho=rho)
+    model = DecentralizedKernelPCA(2, gamma=0.1, network=Network.ring(5), solver=solver, random_state=0)
+    with pytest.warns(ConvergenceWarning) as caught:
+        model.fit_parts(parts)
+    assert model.eigenvalues_[1] == 0
+    assert len(caught) == 1
+    assert str(caught[0].message).startswith("diverged before iteration")
 
 
 def test_a_kernel_that_is_too_wide_is_not_called_narrow():

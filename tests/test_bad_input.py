@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conftest import clusters
-from dekpca import DecentralizedKernelPCA, Network, Projection
+from dekpca import PAPER, DecentralizedKernelPCA, Network, Projection
 from dekpca.data.checks import first_bad
 from dekpca.plan import Traffic
 
@@ -34,6 +34,11 @@ BARE = {"n_landmarks": 0, "centering": "local", "init": "local"}
 
 def iterate(**asked):
     return fit(PARTS, solver=Projection(**asked))
+
+
+def test_a_function_of_the_iteration_is_called_for_iterations_alone():
+    table = [10.0, 20.0, 30.0]
+    assert Projection(max_iter=3, rho=lambda t, own: table[t]).max_iter == len(table)
 
 
 def broken(j, row, value):
@@ -127,6 +132,18 @@ def indefinite(A, B):
         (lambda: iterate(update="paper"), "the paper's iteration knows none; set n_landmarks=0"),
         (lambda: iterate(**BARE, update="paper", n_oversamples=3), "n_oversamples=3 with update='paper'"),
         (lambda: iterate(**BARE, expansion="landmarks"), "expansion='landmarks' with n_landmarks=0"),
+        (
+            lambda: fit([p[:1] for p in PARTS], solver=PAPER),
+            "node 0 and its neighbors have one row each, .* larger nodes, or use centering='global'",
+        ),
+        (
+            lambda: fit([p[:1] for p in PARTS], solver=Projection(**BARE)),
+            "node 0 and its neighbors have one row each, .* larger nodes, or use centering='global'",
+        ),
+        (
+            lambda: fit([p[:2] for p in PARTS], solver=PAPER),
+            "the 1 dimensions of the largest node around node 0 allow at most 1; lower n_components, or give larger nodes$",
+        ),
         (lambda: iterate(rho=0), "above 0"),
         (lambda: iterate(rho=-3.0), "above 0"),
         (lambda: iterate(rho="big"), "'auto', 'paper-bound'"),
@@ -197,6 +214,13 @@ def indefinite(A, B):
         (lambda: fit(PARTS, landmarks=np.full((2, 6), np.nan)), "landmarks contains NaN"),
         (lambda: iterate(rho=np.array([[0, 1.0, -1.0]])), "above 0"),
         (lambda: iterate(rho=[(0, 1.0, 1.0), (np.nan, 1.0, 1.0)]), "iterations rise"),
+        (
+            lambda: iterate(rho=[(0, 1.0, 1.0), (np.inf, 1.0, 1.0)]),
+            r"rho=\[.*finite numbers of its iterations rise; got 0, inf",
+        ),
+        (lambda: iterate(rho=[(0, 1.0, 1.0), ("5", 1.0, 1.0)]), r"rho=\[.*iterations rise; got 0, '5'"),
+        (lambda: iterate(rho=np.array(0.5)), r"rho=array\(0.5\): .* penalties must be numbers"),
+        (lambda: iterate(rho=[np.array(0.5)]), "a schedule is a list"),
         (lambda: fit(PARTS, dtype="bogus"), "dtype='bogus'"),
         (lambda: fit(PARTS, kernel="poly", degree=2.5), "only whole degrees"),
         (lambda: fit(PARTS, kernel="poly", degree=300, gamma=1e3), "gives NaN or infinity; scale the data"),

@@ -18,7 +18,7 @@ from dekpca.peers.app.delivery import PeerDelivery
 from dekpca.peers.net.authority import init_ca
 from dekpca.plan import Plan
 from dekpca.program import program
-from dekpca.rounds import BadConclusion, Round, Sizes, Transcript, replayed
+from dekpca.rounds import BadConclusion, Magnitudes, Round, Transcript, replayed
 from dekpca.site import apart
 from dekpca.solvers import sums
 from dekpca.solvers.sums import clusters as rounds_of_clusters
@@ -132,7 +132,7 @@ def rounds():
         "landmarks": NewLandmarks(
             own, label, ones, 6, 10, heaviest=1.0, even=True, mean=own.X[0], marks=none, kernel=kernel
         ),
-        "sizes": Sizes({"entries": own.X}, 4),
+        "sizes": Magnitudes({"entries": own.X}, 4),
         "variances": Variances(own, own.X.mean(axis=0)),
         "counts": Counts(own, lambda: own.at(np.arange(5)), 10),
         "moments": Moments(Seen(own, marks, kernel), True, 2, 1.0),

@@ -17,7 +17,7 @@ from dekpca.peers.app.config import ConfigError, free_addresses, read, write_tom
 from dekpca.peers.app.disclosure import disclosure
 from dekpca.peers.net.authority import init_ca
 from dekpca.peers.storage.stream import NodeStream
-from dekpca.solvers.sums.judge import least_new
+from dekpca.solvers.sums.judging_rows import least_new
 from dekpca.solvers.sums.moments import Moments
 from peer_nodes import PATIENCE, certified
 

@@ -22,7 +22,8 @@ from dekpca.rounds import BadConclusion
 from dekpca.settings import LandmarkSource
 from dekpca.solvers.features import Power, draw_features
 from dekpca.solvers.sums import SumsOptions, sample_size
-from dekpca.solvers.sums.judge import JudgingRows, Sketch
+from dekpca.solvers.sums.judge import Sketch
+from dekpca.solvers.sums.judging_rows import JudgingRows
 from dekpca.solvers.sums.moments import EXTRA, Moments, Principal, Seen
 from dekpca.solvers.sums.rows import SiteRows
 from dekpca.solvers.sums.stream import SummedMoments

@@ -260,6 +260,20 @@ def test_the_lagrangian_tends_to_minus_the_objective():
     assert abs(lagrangian[-1] + objective[-1]) < 1e-3 * objective[-1]
 
 
+@pytest.mark.parametrize(("rows", "centering", "k"), [(3, "local", 5), (2, None, 3)])
+def test_more_components_than_a_node_has_dimensions_are_found_from_its_own_solution_too(rows, centering, k):
+    """No node has a direction for the last columns, which must not stay zero. Where an iteration ends does not depend on where it begins."""
+    random = np.random.default_rng(0)
+    parts = [random.normal(size=(rows, 4)) for _ in range(5)]
+    found = []
+    for init in ("local", "random"):
+        solver = Projection(n_landmarks=0, centering=centering, init=init, max_iter=500)
+        model = DecentralizedKernelPCA(k, gamma=0.1, solver=solver, network=Network.ring(5), random_state=0)
+        found.append(model.fit_parts(parts).eigenvalues_)
+        assert model.converged_
+    np.testing.assert_allclose(*found, rtol=0.01)  # of functions that may differ by 0.03, sqrt(tol): second order
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "network", [Network.path(8), Network.star(8), Network.ring(8, 2), Network.grid(2, 4), Network.complete(8)], ids=repr

@@ -332,7 +332,10 @@ def test_components_that_are_missing_are_said(tmp_path):
     X = np.random.default_rng(0).normal(size=(120, 2))
     with pytest.warns(ConvergenceWarning, match="are zero"):
         model = dekpca.DecentralizedKernelPCA(4, kernel="linear", network=4, random_state=0).fit(X)
-    assert "Components from 3 on are zero" in text_of(fit_report(tmp_path / "x.html", model))
+    assert "Components from 3 on are zero: the landmarks see no more" in text_of(fit_report(tmp_path / "x.html", model))
+    with pytest.warns(ConvergenceWarning, match="are zero"):
+        model = dekpca.DecentralizedKernelPCA(4, kernel="linear", network=4, solver=dekpca.PAPER).fit(X)
+    assert "Components from 3 on are zero." in text_of(fit_report(tmp_path / "x.html", model))
 
 
 @pytest.mark.parametrize(

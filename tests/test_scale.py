@@ -18,7 +18,7 @@ from dekpca.data.owners import runs_of
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
 from dekpca.kernels import Rbf, make_kernel
-from dekpca.memory import fitting, grams, needed, parse_size
+from dekpca.memory import copies, fitting, grams, needed, parse_size
 from dekpca.plan import Plan
 from dekpca.program import program
 from dekpca.site import Dealt, RowNumbers, apart, make_site
@@ -193,17 +193,36 @@ def test_a_run_takes_no_more_memory_than_was_counted(shape, dtype, stored):
     site = plan.site()
     if plan.options.projection is None or plan.options.projection.init == "landmarks":
         plan = with_much_work(plan)
-    least = counted = needed(site, plan.options, plan.options.n_landmarks)
-    if plan.options.projection is not None:
-        least += site.X.nbytes  # the models hold a copy of the rows
-        counted = least + (grams(site) if stored else 0)
-    limited = fitting(site, plan.options, counted)
+    # as they are measured; of sums only what they make of the rows is counted
+    joined = plan.options.projection is not None
+    with threadpool_limits(1):
+        least = counted = needed(site, plan.options, plan.options.n_landmarks)
+        if plan.options.projection is not None:
+            least += copies(site, plan.options, joined) * site.X.nbytes
+            counted = least + (grams(site) if stored else 0)
+        limited = fitting(site, plan.options, counted, joined)
     assert limited.store_grams == (stored and plan.options.projection is not None)
     with pytest.raises(ValueError, match="raise it"):
-        fitting(site, plan.options, least - 1)
+        fitting(site, plan.options, least - 1, joined)
     _, peak = measured(replace(plan, options=limited))
     assert peak <= counted
     assert peak >= counted / 4  # it is not counted for nothing; a star judges with less effort than is counted
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_no_node_keeps_a_copy_of_its_neighbors_rows(noise, stored):
+    """Which are most of the numbers, if there are many columns and neighbors."""
+    parts, network = clusters([40] * 30, columns=2000), Network.ring(30, 4)
+    settings = few(0, init="random", centering="local", exchange_noise=noise, max_iter=2)
+    plan = Plan.of(parts, network, make_options(parts, network, **settings))
+    site, plan = plan.site(), replace(plan, options=replace(plan.options, store_grams=stored))
+    with threadpool_limits(1):
+        counted = (
+            needed(site, plan.options, 0) + copies(site, plan.options, True) * site.X.nbytes + stored * grams(site)
+        )
+    _, peak = measured(plan)
+    assert peak <= counted < 5 * site.X.nbytes  # each row is known to five nodes
 
 
 @pytest.mark.parametrize("limit", ["150MB", pytest.param("300MB", marks=pytest.mark.slow)])

@@ -436,7 +436,7 @@ def test_weights_of_groups_are_what_is_missed_of_their_means():
 
 def test_rows_of_nodes_too_small_to_judge_are_not_taken_to_be_like_the_others(monkeypatch):
     """Eight clinics of 35 rows, which differ from all other rows, where 600 rows are too many for all to judge: the bound must know of them."""
-    monkeypatch.setattr(sys.modules["dekpca.solvers.sums.judge"], "JUDGES", 150)
+    monkeypatch.setattr(sys.modules["dekpca.solvers.sums.judging_rows"], "JUDGES", 150)
     for seed in (2, 3):
         rng = np.random.default_rng(seed)
         most, few = (

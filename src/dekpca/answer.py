@@ -64,7 +64,7 @@ class Function:
 
 
 @dataclass(frozen=True, eq=False)
-class Terms:
+class Expansion:
     """k functions: `shared` (m, k) in landmark coordinates, and coefficients (P_i, k) over sets of points (P_i, columns), each of one owner.
 
     `centre`: every set is centred by its own mean, and a new point by the mean of these samples; None: by the network's mean, or not at all.
@@ -83,7 +83,7 @@ class Answer:
 
     site: Site
     kernel: Kernel
-    terms: dict[int, dict[str, Terms]] | Terms  # by node and name of the expansion; or the same at all nodes
+    terms: dict[int, dict[str, Expansion]] | Expansion  # by node and name of the expansion; or the same at all nodes
     eigenvalues: Array  # (k,)
     trace: float  # of the whole network's centred kernel
     marks: Landmarks | RandomFeatures | None = None
@@ -108,15 +108,15 @@ class Answer:
     def converged(self) -> bool:
         return all(verdict == "converged" for verdict, _ in self.runs)
 
-    def expansions(self, node: int) -> dict[str, Terms]:
+    def expansions(self, node: int) -> dict[str, Expansion]:
         """The functions of a node, by name of the expansion, the smallest first."""
-        return {"landmarks": self.terms} if isinstance(self.terms, Terms) else self.terms[node]
+        return {"landmarks": self.terms} if isinstance(self.terms, Expansion) else self.terms[node]
 
     @property
     def n_rows(self) -> float:
         return float(self.site.total if self.rows is None else self.rows)
 
-    def function(self, terms: Terms) -> Function:
+    def function(self, terms: Expansion) -> Function:
         """Components as functions of rows: landmark coordinates and means are folded into coefficients and the offset."""
         marks, shared, points, coefficients = self.marks, terms.shared, list(terms.points), list(terms.coefficients)
         xp = aac.array_namespace(shared)
@@ -136,7 +136,7 @@ class Answer:
             return replace(function, offset=xp.mean(function(self.kernel, terms.centre), axis=0))
         return function
 
-    def mean_function(self, terms: Terms, function: Function) -> Function | None:
+    def mean_function(self, terms: Expansion, function: Function) -> Function | None:
         """f(x) = phi(x)'mean - |mean|^2 / 2 over the points of `function` of these terms, so that |phi(x) - mean|^2 = k(x, x) - 2 f(x).
 
         The mean is that of all rows of the network, or 0 if nothing is centred. None: nodes are centred by means of their own.

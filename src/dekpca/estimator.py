@@ -259,9 +259,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         plan = make_plan(self, settings_of(self, owned.features, seed), owned.network, parts, owned.features)
         self._publish(run_plan(plan, engine.run, self))
         self._nodes = owned._replace(X=None).node_of
-        return self._owned_by(nodes if isinstance(nodes, str) else None)
+        return self._keep_owner_column(nodes if isinstance(nodes, str) else None)
 
-    def _owned_by(self, column: str | None) -> Self:
+    def _keep_owner_column(self, column: str | None) -> Self:
         """Keep which column named the owners: it is no feature."""
         self._owner_column = column
         self.node_models_.owner_column = column
@@ -277,7 +277,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self))
         if nodes is not None or self.missing == "drop":
             self.nodes_ = None  # the order of the rows is not that of the partitions
-        return self._owned_by(nodes)
+        return self._keep_owner_column(nodes)
 
     def _engine(self, X: Any = None) -> Any:
         """The module of the engine, which can do what is asked for; of a Dask collection that of its workers."""
@@ -297,7 +297,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.nodes_ = None if self.missing == "drop" else blocks.node
         self.history_ |= {"passes": reader.passes, "dropped": reader.dropped}
         self.history_["seconds"]["first pass"] = surveyed
-        return self._owned_by(X.roles.owner if nodes is None else nodes)
+        return self._keep_owner_column(X.roles.owner if nodes is None else nodes)
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
         """Find the components of data that is already split.
@@ -369,9 +369,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         (500, (500, 2))
         """
         refuse_text(y)
-        rows = self._more(X, nodes, "partial_fit")
-        stream = self._begun(rows) if self._stream is None else self._stream
-        return self._added(stream, rows, nodes)
+        rows = self._new_rows(X, nodes, "partial_fit")
+        stream = self._begin_stream(rows) if self._stream is None else self._stream
+        return self._add_rows(stream, rows, nodes)
 
     def refresh(self, X: Array, nodes: Any = None) -> Self:
         """Begin again with these rows alone, with the landmarks so far and as many more as `tol` needs for these rows.
@@ -395,7 +395,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.refresh(3 * X).n_landmarks_ > before, model.n_samples_seen_, model.converged_
         (True, 500, True)
         """
-        rows, basis = self._more(X, nodes, "refresh"), self._stream.basis
+        rows, basis = self._new_rows(X, nodes, "refresh"), self._stream.basis
         settings = replace(
             settings_of(self, rows.features, basis.options.seed), stream=True, kernel=basis.kernel, gamma_by_variance=False, impute=False,
             standardize=False, landmarks=LandmarkSource(), n_landmarks="auto", resume="partial_fit",
@@ -404,7 +404,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         most = max(plan.options.max_landmarks, len(points))
         plan = replace(plan, options=replace(plan.options, earlier=points, max_landmarks=most))
         answer = run_plan(plan, rows.run, self).outcome.answers[0]
-        return self._added(Stream(basis.grown(answer)), rows, nodes)
+        return self._add_rows(Stream(basis.grown(answer)), rows, nodes)
 
     def forget(self, X: Array, nodes: Any = None) -> Self:
         """Take rows off that `partial_fit` or `refresh` has added, as if they had never come.
@@ -430,16 +430,16 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         >>> model.partial_fit(X).forget(X[7:9]).n_samples_seen_
         498
         """
-        rows, stream = self._more(X, nodes, "forget"), self._stream
+        rows, stream = self._new_rows(X, nodes, "forget"), self._stream
         landmarks = rows.take_from(stream, nodes is not None)
         if landmarks:
             remedy = "begin a new estimator without it to be rid of it"
             warnings.warn(
                 f"{landmarks} of the rows are landmarks, and stay in the model as such; {remedy}", stacklevel=2
             )
-        return self._heard(stream, rows)
+        return self._stream_changed(stream, rows)
 
-    def _more(self, X: Array, nodes: Any, what: str) -> Any:
+    def _new_rows(self, X: Array, nodes: Any, what: str) -> Any:
         """The rows of a call, checked and on nodes: `NewRows` of an engine."""
         where = "dask" if is_dask(X) else self.engine if self.engine != "dask" else "local"
         engine, before = engines.module(where), None
@@ -465,7 +465,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             what = f"{listing(other)}: changed since the first call of partial_fit"
             raise ValueError(f"{what}; set it back, or begin anew with a new estimator")
 
-    def _begun(self, rows: Any) -> Stream:
+    def _begin_stream(self, rows: Any) -> Stream:
         """Landmarks, gamma and scales by the first rows."""
         plan = rows.plan(self, replace(settings_of(self, rows.features, rows.seed), stream=True))
         answer = run_plan(plan, rows.run, self).outcome.answers[0]
@@ -474,12 +474,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.network_ = rows.network
         return Stream(Basis.of(rows.network.names, plan.options.solver_options, answer))
 
-    def _added(self, stream: Stream, rows: Any, nodes: Any) -> Self:
+    def _add_rows(self, stream: Stream, rows: Any, nodes: Any) -> Self:
         rows.add_to(stream)
         self._owner_column = nodes if isinstance(nodes, str) else None
-        return self._heard(stream, rows)
+        return self._stream_changed(stream, rows)
 
-    def _heard(self, stream: Stream, rows: Any) -> Self:
+    def _stream_changed(self, stream: Stream, rows: Any) -> Self:
         """The stream has changed: forget the answer, which is computed anew when it is asked for or, where rows are not `lazy`, now."""
         for name in (*FOUND, "offset_"):
             self.__dict__.pop(name, None)

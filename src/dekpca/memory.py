@@ -8,10 +8,11 @@ from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 
-from .chunks import STRIPES, SUMMED_BYTES, item_bytes, row_bytes
+from .chunks import STRIPES, SUMMED_BYTES, item_bytes, row_bytes, threads
 from .data.blocks import Blocks
 from .settings import Options
 from .site import Site
+from .solvers.projection.node import TILE
 from .solvers.sums import LEAST_SAMPLE, SAMPLE
 from .solvers.sums.judge import judging_bytes
 from .solvers.sums.moments import EXTRA
@@ -52,8 +53,7 @@ def fitting(site: Site, options: Options, limit: int, joined: bool = False) -> O
     """The options, with at most as many landmarks as fit into the limit, and kernel matrices stored only if they fit. `joined`: the rows of the site
     are a copy of those of several parts."""
     in_blocks = isinstance(site.X, Blocks)
-    copied = joined or options.projection is not None or options.exact or options.standardize or options.impute
-    rows = site.X.bytes if in_blocks else site.X.shape[0] * row_bytes(site.X) if copied else 0
+    rows = site.X.bytes if in_blocks else copies(site, options, joined) * site.X.shape[0] * row_bytes(site.X)
     most = options.max_landmarks
     while options.grow and most > options.n_landmarks and rows + needed(site, options, most) > limit:
         most = max(options.n_landmarks, int(0.8 * most))
@@ -67,6 +67,14 @@ def fitting(site: Site, options: Options, limit: int, joined: bool = False) -> O
             f"{least / 1e9:.3g} GB; raise it{narrower}{others}"
         )
     return replace(options, store_grams=least + grams(site) <= limit)
+
+
+def copies(site: Site, options: Options, joined: bool) -> int:
+    """How many copies of the rows a fit has at a time."""
+    if options.projection is None or options.exact:
+        return int(joined or options.exact or options.standardize or options.impute)
+    # that of the models; of parts that are joined, or of rows in the order of the nodes; and with noise
+    return 1 + (joined or site.order is not None) + options.projection.noisy
 
 
 def needed(site: Site, options: Options, m: int) -> int:
@@ -90,15 +98,27 @@ def needed(site: Site, options: Options, m: int) -> int:
         # where others see sums, a sample has up to twice as many rows, or all of a node rather than more than half (`sample_size`, `sampled`)
         sample = min(n, (4 if apart else 1) * max(SAMPLE * m, LEAST_SAMPLE)) * columns
         return besides + 4 * n * 8 + sample * item
-    own = sum(6 * int(size) ** 2 + int(size) * m for size in site.own_sizes)  # matrices of each node's own samples
-    near = sum(size * (columns + 2 * m + ITERATES * options.n_columns) for size in neighborhoods(site))
-    return besides + (own + near) * item
+    matrices = 8 if asked.noisy else 6  # of each node's own samples
+    own = sum(matrices * int(size) ** 2 + int(size) * m for size in site.own_sizes)
+    sizes = neighborhoods(site)
+    near = sum(size * (2 * m + ITERATES * options.n_columns) for size in sizes)
+    if started and not as_points:  # `better_of` has the landmark coordinates of all rows, and the values of functions
+        besides += 2 * n * (m + max(k, options.n_columns) + EXTRA) * item
+    # the rows of a neighborhood while its kernel matrix is made, and a part of the matrix where it is made again
+    making = at_once(site) * max(sizes) * columns + 3 * min(TILE, int(site.sizes.max())) * max(sizes)
+    return besides + (own + near + making) * item
 
 
 def grams(site: Site) -> int:
-    """Bytes of the kernel matrices of all neighborhoods, and of one more while it is made."""
+    """Bytes of the kernel matrices of all neighborhoods, and of those that are being made."""
     sizes = neighborhoods(site)
-    return (sum(size**2 for size in sizes) + 2 * max(sizes) ** 2) * item_bytes(site.like)
+    return (sum(size**2 for size in sizes) + 2 * at_once(site) * max(sizes) ** 2) * item_bytes(site.like)
+
+
+def at_once(site: Site) -> int:
+    """Nodes whose kernel matrices are made at the same time: one in each thread."""
+    with threads(site.X.shape[0]) as count:
+        return min(count, len(site.nodes))
 
 
 def neighborhoods(site: Site) -> list[int]:

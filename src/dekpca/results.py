@@ -186,6 +186,10 @@ class Result:
         """The node hosted here with the most samples in its neighborhood."""
         return _best_informed(self.plan.network, self.plan.sizes, self.plan.nodes)
 
+    @property
+    def _diverged(self) -> bool:
+        return any(verdict == "diverged" for verdict, _ in self._first.runs)
+
     # ------------------------------------------------------------------ warnings
     def warnings(self) -> list[Warning]:
         """Warnings for the caller: convergence, accuracy of the answer, width of the kernel."""
@@ -193,7 +197,8 @@ class Result:
         if not self._first.converged:
             found.append(ConvergenceWarning(self._not_converged()))
         if self.missing_components:
-            found.append(ConvergenceWarning(self._zero()))
+            if not self._diverged:  # an iterate of its beginning does not tell what there is
+                found.append(ConvergenceWarning(self._zero()))
         elif not self.enough:
             found.append(ConvergenceWarning(self._too_little()))
         some = len(self.missing_components) < self.n_components
@@ -302,6 +307,13 @@ class Result:
         if there and self.n_landmarks and float(self.explained_variance_ratio.sum()) < 1 - SEEN:
             remedy += "" if self.plan.options.share_rows else ", or use share_rows=True, if rows may leave their nodes"
             return f"{zero}: there are {self.n_landmarks} landmarks, which see {there} dimensions of the rows; {remedy}"
+        asked, exact = self.plan.options.projection, self.plan.options.exact
+        if there and asked is not None and not exact and not self.n_landmarks:
+            why = f"no node has more than {there} dimension{'s' * (there > 1)}"
+            if asked.update == "paper":
+                why += ", and the paper's update takes one of them for each component"
+                remedy += ", or use update='proximal' if the nodes together have more"
+            return f"{zero}: {why}; {remedy}"
         if there:
             return f"{zero}: in feature space the rows span {there} dimensions; {remedy}"
         zero, kernel = "all components are zero, so that transform gives zeros", f"(gamma={self.gamma:.3g})"

@@ -49,7 +49,7 @@ class Round:
     def bounds(self) -> dict[str, Any] | None:
         """For sums under masks: public bounds on the sums of the absolute values over all nodes, a number or an array for each name.
 
-        None, or infinity: there are none that are tight enough. Then all nodes are told first how large terms are (`Sizes`).
+        None, or infinity: there are none that are tight enough. Then all nodes are told first how large terms are (`Magnitudes`).
         """
         return None
 
@@ -119,7 +119,7 @@ EXPONENTS = 256  # powers of two from 2^-128 on: sizes of terms that secure sums
 
 
 @dataclass(frozen=True, eq=False)
-class Sizes(Round):
+class Magnitudes(Round):
     """How many nodes have a largest entry below each power of two, for each array of a term. All are told the largest of these powers."""
 
     arrays: Arrays
@@ -176,26 +176,26 @@ def run_round(site: Site, round_: Round) -> Generator[Sum, Any, Arrays]:
     """One round as a network sum; returns what was told."""
     shapes, kind, term = dict(round_.told()), round_.kind, all_on_host(round_.term())
     sealer = site.sealer if term else None  # a round without terms tells what the root has
-    sizes = {name: value.shape for name, value in term.items()}
+    of_term = {name: value.shape for name, value in term.items()}
     value, bound = _flat(term, np.int64 if round_.integers else np.float64), None
     if sealer is not None:
         found = round_.bounds()
         if found is None or not all(np.isfinite(bound).all() for bound in found.values()):
-            sizes_told = yield from run_round(site, Sizes(term, sealer.n_nodes))
-            found = {name: sealer.n_nodes * value for name, value in sizes_told.items()}
-        least = {name: np.maximum(found[name], LEAST_BOUND) for name in sizes}
-        bound = _flat({name: np.broadcast_to(least[name], shape) for name, shape in sizes.items()})
+            magnitudes = yield from run_round(site, Magnitudes(term, sealer.n_nodes))
+            found = {name: sealer.n_nodes * value for name, value in magnitudes.items()}
+        least = {name: np.maximum(found[name], LEAST_BOUND) for name in of_term}
+        bound = _flat({name: np.broadcast_to(least[name], shape) for name, shape in of_term.items()})
         value = sealer.seal(kind, value, bound)
 
     def refuse(total: np.ndarray, rows: int, who: str) -> None:
-        why = round_.implausible(named(total, sizes), rows)
+        why = round_.implausible(named(total, of_term), rows)
         if why is not None:
             raise BadTerm(f"network sum {kind!r}: {who} gave what no rows give: {why}; start all nodes anew without it")
 
     def conclude(total: np.ndarray) -> np.ndarray:
         total = total if sealer is None else sealer.open(kind, total, bound, round_.integers)
         refuse(total, site.total, "a member")
-        told = round_.conclude(named(total, sizes))
+        told = round_.conclude(named(total, of_term))
         return _flat({name: told[name] for name in shapes})
 
     size = sum(math.prod(shape) for shape in shapes.values())

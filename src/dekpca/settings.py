@@ -18,7 +18,7 @@ from .solvers.features import RANDOM_FEATURES, columns_seen
 from .solvers.private import PrivateOptions
 from .solvers.projection import USUAL_LANDMARKS, Projection, ProjectionOptions
 from .solvers.sums import SumsOptions
-from .solvers.sums.judge import BESIDE, GROUPS, JUDGES
+from .solvers.sums.judging_rows import BESIDE, GROUPS, JUDGES
 from .solvers.sums.moments import EXTRA
 from .solvers.sums.options import LEAST_CLUSTER
 
@@ -131,6 +131,8 @@ def settle(settings: Settings, network: Network, sizes: np.ndarray) -> Options:
     limit, why = _most_columns(options, network, sizes)
     if k > limit:
         more = " or raise max_landmarks" if options.grow else ", or give more landmarks"
+        if settings.projection is not None and settings.projection.update == "paper":  # which knows none
+            more = ", or give larger nodes"
         if not exact and limit == most_landmarks(settings, sizes):
             why = "the rows of all nodes but the largest, with secure sums and without sharing rows,"
             more = ", or use share_rows=True if rows may leave their nodes"
@@ -219,13 +221,19 @@ def _most_columns(options: Options, network: Network, sizes: np.ndarray) -> tupl
         most = options.max_landmarks if options.grow else m
         limit, why = most, f"max_landmarks={most}" if options.grow else f"{most} landmarks"
     else:
-        lost = int(asked.centering == "local" and m == 0)  # a centred node of n samples spans n - 1 dimensions
-        ends = network.directed_edges
-        around = np.bincount(ends[:, 0], weights=sizes[ends[:, 1]] - lost, minlength=len(sizes)).astype(np.int64)
-        room = sizes - lost + around
+        room = sizes - int(asked.centering == "local" and m == 0)  # a centred node of n samples spans n - 1 dimensions
+        own, ends, paper = room.copy(), network.directed_edges, asked.update == "paper"
+        # each component of the paper's takes a dimension of every node, not of the neighborhood
+        (np.maximum if paper else np.add).at(room, ends[:, 0], own[ends[:, 1]])
         poorest = int(np.argmin(room))
-        limit = m + int(room[poorest])
-        why = f"the {room[poorest]} dimensions of the neighborhood of node {network.names[poorest]}"
+        name, limit = network.names[poorest], m + int(room[poorest])
+        if limit == 0:
+            raise ValueError(
+                f"Projection(centering='local'): node {name} and its neighbors have one row each, which is zero once it is centred by the mean of "
+                "its node; give larger nodes, or use centering='global' (Projection() has it, with landmarks)"
+            )
+        where = "largest node around" if paper else "neighborhood of"
+        why = f"the {room[poorest]} dimensions of the {where} node {name}"
         why += f" and the {m} landmarks" if m else ""
     return (limit, why) if limit <= everything else (everything, f"{total} samples in all")
 

@@ -177,7 +177,8 @@ def warnings_of(model: Any) -> list[str]:
     ]
     zero, first = np.flatnonzero(on_host(model.eigenvalues_) <= 0), on_host(model.explained_variance_ratio_)[0]
     if len(zero):
-        found.append(f"Components from {zero[0] + 1} on are zero: the landmarks see no more dimensions of the rows.")
+        why = ": the landmarks see no more dimensions of the rows" if model.n_landmarks_ else ""
+        found.append(f"Components from {zero[0] + 1} on are zero{why}.")
     elif first < FLAT:
         found.append(f"The first component explains {first:.2%} of the variance: the kernel may be too narrow.")
     return found

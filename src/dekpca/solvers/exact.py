@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from ..accuracy import Accuracy
-from ..answer import Answer, Terms
+from ..answer import Answer, Expansion
 from ..arrays import CUTOFF, NEGATIVE, double_centered, eps, on_host
 from ..landmarks import check_finite
 from ..rounds import Solver
@@ -42,7 +42,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     coefficients = np.where(real, basis / np.sqrt(np.where(real, values, 1.0)), 0.0)
     none, owner, centre = np.zeros((0, k)), f"samples of node {site.names[0]}", X if options.centered else None
     values, errors = np.where(real, values, 0.0), np.where(real, 0.0, 1.0)  # components that the data does not have
-    own = Terms(site.array(none), (X,), (site.array(coefficients),), (owner,), centre)
+    own = Expansion(site.array(none), (X,), (site.array(coefficients),), (owner,), centre)
     return Answer(
         site=site, kernel=kernel, terms={int(site.nodes[0]): {"node": own}}, eigenvalues=site.array(values), trace=trace,
         scales=prepared.scales, fill=prepared.fill, accuracy=Accuracy.of(errors, 0.0, 0.0, method="exact"),

@@ -13,7 +13,7 @@ import array_api_compat as aac
 import numpy as np
 from scipy.special import ndtri
 
-from ..answer import Answer, Terms
+from ..answer import Answer, Expansion
 from ..arrays import CUTOFF, eps, flip_signs, like, on_host, transposed
 from ..chunks import summed
 from ..draws import shared_seed, uniform
@@ -68,7 +68,7 @@ def solve(site: Site, options: SumsOptions) -> Solver:
     real = values > max(step.negligible * values[0], 100 * eps(psi) * total)
     directions = signed(np.where(real, basis, 0.0), about["along"] @ basis)[:, :k]
     return Answer(
-        site=site, kernel=kernel, terms=Terms(array(directions)), eigenvalues=array(np.where(real, values, 0.0)[:k]), trace=trace, marks=features,
+        site=site, kernel=kernel, terms=Expansion(array(directions)), eigenvalues=array(np.where(real, values, 0.0)[:k]), trace=trace, marks=features,
         mean=array(mean), scales=prepared.scales, fill=prepared.fill, n_iter=len(residuals),
         runs=(("converged" if converged else "max_iter", len(residuals)),),
         history={"residual": np.repeat(np.array(residuals)[:, None], len(site.nodes), axis=1)},

@@ -20,7 +20,7 @@ from scipy.linalg import eigh
 from scipy.special import ndtri
 
 from ..accuracy import Accuracy, mixed_groups
-from ..answer import Answer, Terms
+from ..answer import Answer, Expansion
 from ..arrays import flip_signs, rounded
 from ..chunks import row_tiles
 from ..draws import shared_seed, uniform
@@ -108,7 +108,7 @@ def solve(site: Site, options: PrivateOptions) -> Solver:
     (error,), method = told["error"], "private" if embedding else UNSEEN
     about = Accuracy.of(told["errors"], error, error, mixed_groups(told["near"][:, :k]), method)
     return Answer(
-        site=site, kernel=kernel, terms=Terms(site.array(told["directions"])), eigenvalues=site.array(told["values"] * size),
+        site=site, kernel=kernel, terms=Expansion(site.array(told["directions"])), eigenvalues=site.array(told["values"] * size),
         trace=float(told["trace"][0]) * size, marks=marks,
         mean=site.array(told["mean"] * np.sqrt(size)), scales=scales, accuracy=about, stages=((marks.size, about.error, about.bound),),
         rows=float(told["rows"][0]),

@@ -12,7 +12,7 @@ from ...privacy.ledger import cost
 from ...settings import RANDOM_FEATURES, Settings
 from ...solvers.private import expected
 from ...solvers.sums.clusters import LEAST_CLUSTER
-from ...solvers.sums.judge import MOST_FEATURES
+from ...solvers.sums.judging_rows import MOST_FEATURES
 from .config import Config
 from .keys import LEAST_MEMBERS
 

@@ -26,7 +26,7 @@ from ...privacy.ledger import BudgetSpent
 from ...results import Result, run_plan
 from ...settings import LandmarkSource, Settings, check_private_rank, check_resume, check_rows_stay, settle
 from ...solvers.sums import Basis, Stream
-from ...solvers.sums.judge import least_new
+from ...solvers.sums.judging_rows import least_new
 from ..errors import Disagreement, RunFailed
 from ..net.identity import Identity
 from ..protocol.node import NodeProtocol

@@ -17,7 +17,8 @@ from ...network import Network
 from ...privacy.settings import MOST_RECORD
 from ...scores import BINS
 from ...settings import Options
-from ...solvers.sums.judge import JUDGES, largest_sum
+from ...solvers.sums.judge import largest_sum
+from ...solvers.sums.judging_rows import JUDGES
 from ...solvers.sums.moments import EXTRA
 from ..errors import NEW_RUN, ProtocolError
 from . import wire_pb2 as wire

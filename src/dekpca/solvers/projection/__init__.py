@@ -55,7 +55,8 @@ class Projection:
         or nothing.
     init : {"landmarks", "random", "local"}, default="landmarks"
         Begin with the principal directions of all rows in landmark coordinates (centering "global" or None), with random functions, or with each
-        node's own solution. After a start with landmarks the better of start and iterate is kept, and only then is the accuracy known.
+        node's own solution; columns beyond either begin at random. After a start with landmarks the better of start and iterate is kept, and only
+        then is the accuracy known.
     rho : {"auto", "paper-bound"}, float, sequence or callable, default="auto"
         Penalties on the differences between neighbors. "auto": from each node's spectrum, with which the augmented Lagrangian usually falls.
         "paper-bound": the paper's Assumption 2. A number: everywhere the same. A schedule: a sequence of (from iteration, penalty on the node's own

@@ -34,13 +34,18 @@ class Neighborhood:
         self.around, self.samples, self.kernel, self.local_means = around, samples, kernel, local_means
         self.sizes = np.array([len(own) for own in samples])
         self.starts = np.cumsum(self.sizes) - self.sizes
-        self.X = np.concatenate(samples)
-        self.psi = self.X[:, :0] if marks is None else marks.coordinates(kernel, self.X)
+        self.n = int(self.sizes.sum())
+        X = np.concatenate(samples)  # not kept, or every node would have a copy of its neighbors' rows
+        self.psi = np.zeros((self.n, 0), dtype=X.dtype) if marks is None else marks.coordinates(kernel, X)
         self.removed: list[tuple[np.ndarray, np.ndarray]] = []  # by deflation: directions (N, 1), and their values
         self.rest = None
-        self.far = kernel.far(kernel.squares(self.X))
+        self.far = kernel.far(kernel.squares(X))
         if stored:
-            rest = np.concatenate([self._rest(rows) for rows in self._tiles()]) if self.far else self._rest(slice(None))
+            rest = (
+                np.concatenate([self._rest(X, rows) for rows in self._tiles()])
+                if self.far
+                else self._rest(X, slice(None))
+            )
             if local_means:
                 rest = self._centered(self._centered(rest).T)
             self.rest = rest
@@ -57,7 +62,8 @@ class Neighborhood:
             found = self.rest @ z
         else:
             z = self._centered(z) if self.local_means else z
-            found = np.concatenate([self._rest(rows) @ z for rows in self._tiles()])
+            X = np.concatenate(self.samples)
+            found = np.concatenate([self._rest(X, rows) @ z for rows in self._tiles()])
             found = self._centered(found) if self.local_means else found
         for u, v in self.removed:
             found = self._without(found, v, u)
@@ -76,10 +82,10 @@ class Neighborhood:
         own = zip(self.starts.tolist(), self.sizes.tolist(), strict=True)
         return [slice(start + t.start, start + t.stop) for start, size in own for t in row_tiles(size, TILE)]
 
-    def _rest(self, rows: slice) -> np.ndarray:
-        """rest between some samples and all. Far from the origin distances keep their digits only between samples of two nodes at a time."""
-        others = self.samples if self.far else [self.X]
-        grams = [self.kernel.gram(self.X[rows], other) for other in others]
+    def _rest(self, X: np.ndarray, rows: slice) -> np.ndarray:
+        """rest between some of all samples X and all. Far from the origin distances keep their digits only between samples of two nodes at a time."""
+        others = self.samples if self.far else [X]
+        grams = [self.kernel.gram(X[rows], other) for other in others]
         gram = grams[0] if len(grams) == 1 else np.concatenate(grams, axis=1)
         return gram - self.psi[rows] @ self.psi.T
 
@@ -90,7 +96,7 @@ class Neighborhood:
 
     def _centered(self, x: np.ndarray) -> np.ndarray:
         """x minus its mean over the samples of each node around."""
-        ones = np.ones((len(self.X), 1), dtype=x.dtype)
+        ones = np.ones((self.n, 1), dtype=x.dtype)
         return self._without(x, ones, ones / np.repeat(self.sizes, self.sizes)[:, None].astype(x.dtype))
 
 
@@ -191,25 +197,26 @@ class Node:
     def begin(self, w: np.ndarray, warm: bool) -> None:
         """The first iterate, from w. Multipliers and z are zero or, if `warm`, as at a stationary point, so that the first steps keep a good start.
 
-        At a stationary point the multipliers of a node sum to twice the image of its values.
+        At a stationary point the multipliers of a node sum to twice the image of its values, and P_j z_q is w_j; so it is set to w_j in columns that
+        begin at random too, where z_q is another function.
         """
         k, zero = w.shape[1], np.zeros_like(w)
         self.w, self.before, self.w_values = w, w, self.at_samples(w)
         self.z_shared = w[: self.m] if warm else zero[: self.m]
-        self.z = np.zeros((len(self.near.X), k), dtype=w.dtype)
+        self.z = np.zeros((self.near.n, k), dtype=w.dtype)
         pull = self.spread(self.w_values * (2.0 / len(self.around))) if warm else zero
         self.dual = dict.fromkeys(self.around, pull)
         self.projected = dict.fromkeys(self.around, w if warm else zero)  # P_j z_q, of each node q around
-        # w itself, for a run that diverges before the first check
+        # a run that diverges before the first check returns to w, and to the same function as z
         over_own = np.concatenate([w[self.m :], self.z[self.n :]])
         self.at_check = self.w, w[: self.m], over_own
 
-    def local_start(self, k: int) -> np.ndarray:
-        """The node's own solution: unit functions along the leading eigenvectors of K_j, and zeros where it has no more."""
-        found = min(k, self.n)
-        values, basis = self.eigenvalues[::-1][:found], flip_signs(self.basis[:, ::-1][:, :found])
-        w = self.spread(basis * np.sqrt(self._inverse_eigenvalues[::-1][:found]).astype(basis.dtype))
-        return np.pad(w, ((0, 0), (0, k - len(values))))
+    def local_start(self, random: np.ndarray) -> np.ndarray:
+        """The node's own solution: unit functions along the leading eigenvectors of K_j. Where it has no more, the columns of `random` (m + n, k)."""
+        found = min(random.shape[1], self.n)
+        inverse, basis = self._inverse_eigenvalues[::-1][:found], flip_signs(self.basis[:, ::-1][:, :found])
+        w, rank = self.spread(basis * np.sqrt(inverse).astype(basis.dtype)), np.count_nonzero(inverse)
+        return np.concatenate([w[:, :rank], random[:, rank:]], axis=1)
 
     def random_start(self, noise: np.ndarray) -> np.ndarray:
         """Random functions of about unit norm, from standard normal numbers (n, k)."""
@@ -227,10 +234,10 @@ class Node:
         target = self.w - self.projected[q] if proximal else self.w
         return self.dual[q] + rho * target
 
-    def z_step(self, shares: dict[int, np.ndarray], rho: Link, proximal: bool) -> dict[int, np.ndarray]:
-        """z from the shares of the nodes around; `rho[l]` is the penalty of node l on this node's z. Returns the views: for each node around the
+    def z_step(self, shares: dict[int, np.ndarray], rho_on_z: Link, proximal: bool) -> dict[int, np.ndarray]:
+        """z from the shares of the nodes around; `rho_on_z[l]` is the penalty of node l on this node's z. Returns the views: for each node around the
         landmark coordinates of z and its values on that node's samples."""
-        total, m = sum(rho.values()), self.m
+        total, m = sum(rho_on_z.values()), self.m
         shared = np.sum([shares[l][:m] for l in self.around], axis=0) / total
         near = np.concatenate([shares[l][m:] for l in self.around]) / total
         if proximal:
@@ -245,10 +252,10 @@ class Node:
         views = self.near.split(values @ shrink)
         return {l: np.concatenate([self.z_shared, own]) for l, own in zip(self.around, views, strict=True)}
 
-    def w_step(self, views: dict[int, np.ndarray], rho: Link, leading: np.ndarray, asked: Projection) -> Progress:
-        """P_j z_q from the views of the nodes around; then w, exactly, and the multipliers. `rho[q]` is this node's penalty on z_q. Returns the
+    def w_step(self, views: dict[int, np.ndarray], rho_on_w: Link, leading: np.ndarray, asked: Projection) -> Progress:
+        """P_j z_q from the views of the nodes around; then w, exactly, and the multipliers. `rho_on_w[q]` is this node's penalty on z_q. Returns the
         progress of the leading components, which are the columns times `leading`."""
-        m, r = self.m, sum(rho.values())
+        m, r = self.m, sum(rho_on_w.values())
         for q, view in views.items():
             self.projected[q] = np.concatenate([view[:m], self.inverse @ view[m:]])
         if asked.update == "paper":  # signs as this node's own z has them
@@ -256,19 +263,20 @@ class Node:
             for q in self.around[1:]:
                 if self.products(self.projected[q], own)[0, 0] < 0:
                     self.projected[q] = -self.projected[q]
-        target = sum(rho[q] * self.projected[q] - self.dual[q] for q in self.around)
+        target = sum(rho_on_w[q] * self.projected[q] - self.dual[q] for q in self.around)
         # w solves (r - 2 Phi Phi') w = target (the paper: alpha = (r - 2 K_j)^-1 target); by Woodbury's formula its values on the samples come first
         values = self.response(r) @ self.at_samples(target)
         self.before, self.w, self.w_values = self.w, (target + self.spread(2.0 * values)) / r, values
         for q in self.around:
-            self.dual[q] = self.dual[q] + rho[q] * (self.w - self.projected[q])
-        return self.progress(leading, rho if asked.diagnostics else None)
+            self.dual[q] = self.dual[q] + rho_on_w[q] * (self.w - self.projected[q])
+        return self.progress(leading, rho_on_w if asked.diagnostics else None)
 
-    def progress(self, leading: np.ndarray, rho: Link | None) -> Progress:
+    def progress(self, leading: np.ndarray, rho_on_w: Link | None) -> Progress:
         """How far the node is from its neighbors and from where it was, for the leading components (columns times `leading`).
 
-        "residual" is |w_j - P_j z_q| / |w_j|, root mean square over the neighborhood, of the worst component; "change" is the same since the last
-        iteration, "since_check" since the last check. "lagrangian", the node's part of the augmented Lagrangian, only if `rho` is given.
+        Of the worst component, "residual" is the root mean square of |w_j - P_j z_q| / |w_j| over the nodes q of the neighborhood, "change" is how
+        far w_j is from that of the last iteration, relative to |w_j|, and "since_check" from that of the last check. "lagrangian", the node's part
+        of the augmented Lagrangian, only if `rho_on_w` is given.
         """
         others = [0.0, self.before, self.at_check[0], *(self.projected[q] for q in self.around)]
         squares = self._squares(np.stack([(self.w - x) @ leading for x in others]))
@@ -279,11 +287,11 @@ class Node:
             "since_check": float((np.sqrt(squares[2]) / length).max()),
             "objective": float(((self.w_values @ leading) ** 2).sum()),
         }
-        if rho is not None:
+        if rho_on_w is not None:
             pull = 0.0
             for q in self.around:
                 gap = self.w - self.projected[q]
-                pull += float(np.trace(self.products(self.dual[q] + 0.5 * rho[q] * gap, gap)))
+                pull += float(np.trace(self.products(self.dual[q] + 0.5 * rho_on_w[q] * gap, gap)))
             found["lagrangian"] = pull - float((self.w_values**2).sum())
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -40,19 +41,21 @@ def checked(rho: Any, max_iter: int) -> str | tuple[tuple[int, float, float], ..
             raise ValueError(f"rho={rho!r}: known are 'auto', 'paper-bound', a positive number, and a schedule")
         return rho
     if callable(rho):
-        for t in range(max_iter + 1):
+        for t in range(max_iter):
             for own in (True, False):
                 _check(rho, rho(t, own), t)
         return rho
-    if not isinstance(rho, (Sequence, np.ndarray)):
+    if not _has_items(rho):
         _check(rho, rho, 0)
         return ((0, float(rho), float(rho)),)
-    steps = [step for step in rho if isinstance(step, (Sequence, np.ndarray)) and len(step) == 3]
+    steps = [step for step in rho if _has_items(step) and len(step) == 3]
     if not len(rho) or len(steps) < len(rho):
         raise ValueError(f"rho={rho!r}: a schedule is a list of (from iteration, own penalty, penalty of neighbors)")
     starts = [step[0] for step in steps]
-    if starts[0] != 0 or any(not a < b for a, b in pairwise(starts)):
-        raise ValueError(f"rho={rho!r}: a schedule starts at iteration 0, its iterations rise; got {listing(starts)}")
+    if not all(map(_is_number, starts)) or starts[0] != 0 or any(not a < b for a, b in pairwise(starts)):
+        raise ValueError(
+            f"rho={rho!r}: a schedule starts at iteration 0, the finite numbers of its iterations rise; got {listing(map(repr, starts))}"
+        )
     for start, own, others in steps:
         _check(rho, own, start)
         _check(rho, others, start)
@@ -60,6 +63,13 @@ def checked(rho: Any, max_iter: int) -> str | tuple[tuple[int, float, float], ..
 
 
 def _check(rho: Any, value: Any, iteration: int) -> None:
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not number or not np.isfinite(value) or value <= 0:
+    if not _is_number(value) or value <= 0:
         raise ValueError(f"rho={rho!r}: {value!r} in iteration {iteration}; penalties must be numbers above 0")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(np.isfinite(float(value)))
+
+
+def _has_items(value: Any) -> bool:
+    return isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim > 0)

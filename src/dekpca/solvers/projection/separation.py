@@ -10,7 +10,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from ...accuracy import ROUNDING, Accuracy
-from ...answer import Answer, Terms
+from ...answer import Answer, Expansion
 from ...arrays import flip_signs, like, on_host, to_numpy
 from ...chunks import summed
 from ...landmarks import Landmarks
@@ -19,7 +19,8 @@ from ...network import Network
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver, run_round, run_rounds
 from ..sums import SumsOptions
 from ..sums.columns import PreparedRows
-from ..sums.judge import JudgingRows, judge, judge_functions
+from ..sums.judge import judge, judge_functions
+from ..sums.judging_rows import JudgingRows
 from ..sums.moments import Principal, Seen
 from .node import Node, sane
 from .run import Run, by_sender, exchange
@@ -92,7 +93,7 @@ class Signs(Round):
         signs = np.ones((nodes, self.products.shape[1]))
         for column, products in enumerate(total["products"].T):
             size = np.abs(products)
-            # largest products first, as the smallest weights of a tree; weights are above 0, or an edge would be none
+            # a maximum spanning tree: the largest products have the smallest weights; these are above 0, or an edge would be none
             weights = 2.0 - size / max(size.max(initial=0.0), np.finfo(np.float64).tiny)
             graph = coo_array((weights, pairs.T), shape=(nodes, nodes)).tocsr()
             order, before = breadth_first_order(minimum_spanning_tree(graph), self.network.root, directed=False)
@@ -309,7 +310,7 @@ def better_of(
     if about.error <= max(start.accuracy.error, ROUNDING) or len(start.values) < k:
         return replace(answer, accuracy=about)
     weights = run.site.array(principal.weights @ (start.basis * np.sqrt(start.values)))
-    return replace(answer, terms=Terms(weights), eigenvalues=run.site.array(start.values), accuracy=start.accuracy)
+    return replace(answer, terms=Expansion(weights), eigenvalues=run.site.array(start.values), accuracy=start.accuracy)
 
 
 def judge_both(

@@ -1,7 +1,7 @@
 """The paper's algorithm, and a variant of it that converges. Read `solve`, then `iterate`.
 
 Every node j looks for w_j, the projection of the components on the span of its own samples. Every node q also keeps z_q, an estimate of the
-components themselves in the span of its neighborhood's samples. ADMM minimizes minus the sum of |values of w_j on X_j|^2 under the constraints
+components themselves in the span of its neighborhood's samples. ADMM maximizes the sum of |values of w_j on X_j|^2 under the constraints
 w_j = P_j z_q, for the node itself and each neighbor q, where P_j projects on the span of j; dual_jq is the multiplier of that constraint.
 
     the paper's Alg. 1                                        here (node.py has the formulas)
@@ -15,7 +15,7 @@ w_j = P_j z_q, for the node itself and each neighbor q, where P_j projects on th
     the paper's symbol                                        here
     alpha_j, and w_j = phi(X_j) alpha_j                       `node.w`
     Omega_j: the node and its neighbors, j first              `node.around`
-    K_j, K_j^-1                                               `node.gram`, `node.inverse`
+    K_j, K_j^-1                                               `node.gram`, `node.inverse` (of `node.rest`: K_j without landmarks and noise)
     K_j^-1 phi(X_j)'eta_j, column q                           `node.dual[q]`
     phi(X_l)'z_j                                              what node j sends to node l as "view"
     P_j z_q = phi(X_j) K_j^-1 phi(X_j)'z_q                    `node.projected[q]`
@@ -30,13 +30,21 @@ docs/explanation/algorithm.md.
 - Signs of local starts matter (benchmarks/paper_mode.py): here the largest entry is positive. A view that points against the node's own z is turned.
   (The authors' scripts compare the values of both.) Nodes that began with opposite signs end with them, and are turned at the end (`Signs`).
 - The paper iterates a given number of times. Here all nodes stop together when all have converged or somebody asks (`check`); after an overflow they
-  return to the iterate of the last check. (The authors' scripts have rules of their own to stop, and update eta only where z and alpha have settled.)
+  return to the iterate of the last check.
 - Gamma and scales of columns, if asked for, are found by network sums before anything else.
 - Alg. 1 finds one component. Others follow by deflation (`next_component`): a node removes its component from its samples, and so do its neighbors
   where they use them; t starts at 0 again. (The authors' scripts remove it from the node's own objective alone.) At the end all components are
   scaled and sorted by their eigenvalues (`Spectrum`), for which neighbors exchange values once more.
-- The penalties of `dekpca.PAPER` are fixed numbers; the authors' scripts multiply theirs by the number of rows or the largest eigenvalue of a node.
-  Where their sum is not above 2 lambda_1(K_j), the step of alpha_j has no maximum; this is refused (`check_penalties`).
+- Where the sum of the penalties is not above 2 lambda_1(K_j), the step of alpha_j has no maximum; this is refused (`check_penalties`).
+
+The authors' published scripts (test.m of hefansjtu/DeKPCA-ADMM, Experiment1/dkpca_exp1.py of Yruikk/DeKPCA-ADMM_py) differ from Alg. 1 by more:
+
+- They measure alpha_j - K_j^-1 phi(X_j)'z_q as coefficients, without K_j: the step of alpha_j has sum(rho) I - 2 K_j^2 in the place of
+  sum(rho) - 2 K_j, so that their penalties have the scale of lambda_1(K_j)^2. Those of `dekpca.PAPER` are fixed numbers; theirs are multiplied by the
+  number of rows of the node at the other end, in other scripts of the second repository by the largest eigenvalue of K_j^2.
+- Penalties on neighbors rise by stages (1, 50, 100), each when all nodes together have settled, not at t = 5 and 10.
+- eta_j is updated only in iterations where the changes of z and of alpha, each summed over all nodes, are small. Here it is in all, as in Alg. 1.
+- 0.01 lambda_1(K_j) / n_j is added to each entry of K_j, which local centring has left singular.
 """
 
 from __future__ import annotations
@@ -46,7 +54,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...answer import Answer, Terms
+from ...answer import Answer, Expansion
 from ...arrays import double_centered, flip_signs, on_host, to_numpy
 from ...chunks import each
 from ...draws import node_random
@@ -100,7 +108,7 @@ def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Scri
     first, marks, principal = yield from run_rounds(site, agree(rows, options), transcript)
     kernel, points, local = first.kernel, None, asked.centering == "local"
     X = to_numpy(first.rows.X)
-    X = X.copy() if first.rows.X is rows.X else X  # the models hold these rows: the caller may change its own
+    X = X.copy() if first.rows.X is site.X else X  # the models hold these rows: the caller may change its own
     parts = np.split(X, np.cumsum(site.own_sizes)[:-1])
     if marks is not None:
         points = Landmarks(to_numpy(marks.points), to_numpy(marks.root))
@@ -198,10 +206,10 @@ def start(run: Run) -> list[np.ndarray]:
 def starts(run: Run) -> list[np.ndarray]:
     asked, options = run.asked, run.options
     k = 1 if asked.update == "paper" else options.n_columns
-    if asked.init == "local":
-        return [node.local_start(k) for node in run.nodes]
     drawn = [node_random(options.sums.seed, node.name, "start").standard_normal((node.n, k)) for node in run.nodes]
     random = [node.random_start(noise) for node, noise in zip(run.nodes, drawn, strict=True)]
+    if asked.init == "local":
+        return [node.local_start(w) for node, w in zip(run.nodes, random, strict=True)]
     if asked.init == "random":
         return random
     assert run.principal is not None
@@ -311,7 +319,7 @@ def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: floa
     """The functions of each node, over its own samples (w) and over those of its neighborhood (z)."""
     site, asked, back = run.site, run.asked, run.site.array
     noise = " with noise" if asked.noisy else ""
-    terms: dict[int, dict[str, Terms]] = {}
+    terms: dict[int, dict[str, Expansion]] = {}
     for node in run.nodes:
         w, m = node.w @ turn, node.m
         points = tuple(back(X) for X in node.near.samples)
@@ -319,9 +327,9 @@ def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: floa
         owners = tuple(f"samples of node {site.network.names[q]}{noise}" for q in node.around)
         centre = back(node.X) if asked.centering == "local" else None
         expansions = {
-            "landmarks": Terms(back(w[:m]), centre=centre),
-            "node": Terms(back(w[:m]), points[:1], (back(w[m:]),), owners[:1], centre),
-            "neighborhood": Terms(back(node.z_shared @ turn), points, near, owners, centre),
+            "landmarks": Expansion(back(w[:m]), centre=centre),
+            "node": Expansion(back(w[:m]), points[:1], (back(w[m:]),), owners[:1], centre),
+            "neighborhood": Expansion(back(node.z_shared @ turn), points, near, owners, centre),
         }
         wanted = list(expansions)[0 if m else 1 : 1 + list(expansions).index(asked.expansion)]
         terms[node.number] = {name: expansions[name] for name in wanted}

@@ -9,6 +9,7 @@ rounds does not depend on the number of rows.
     groups       means of a few rows, which k-means has in the place of rows where others see sums
     shared_rows  more landmarks: rows, where these may leave and clusters are too small
     moments      principal directions of all rows in landmark coordinates
+    judging_rows the rows that judge, and their random features
     judge        how far the components are from central kernel PCA
     stream       rows that come in parts, and rows that are forgotten
 """
@@ -24,7 +25,7 @@ import array_api_compat as aac
 import numpy as np
 
 from ...accuracy import ROUNDING, Accuracy
-from ...answer import Answer, Terms
+from ...answer import Answer, Expansion
 from ...arrays import integers, inverse, like, numbers, on_host, take
 from ...data.blocks import Blocks, Draws
 from ...draws import keys_at, row_keys
@@ -44,8 +45,9 @@ from .columns import PreparedRows, prepare_rows
 from .directions import AXES, Axes, find_axes
 from .directions import SAMPLE as AXES_SAMPLE
 from .groups import Groups, grouped, summarized
-from .judge import EFFORT, GROUPS, LAST, NEGLIGIBLE, JudgingRows, Verdict, judge, likely_judges
+from .judge import NEGLIGIBLE, Verdict, judge
 from .judge_by_rows import judge_by_rows, judge_by_trace
+from .judging_rows import EFFORT, GROUPS, LAST, JudgingRows, likely_judges
 from .moments import Moments, Principal, Seen, chances
 from .options import LEAST_CLUSTER, SumsOptions
 from .rows import SiteRows
@@ -116,8 +118,8 @@ def solve(site: Site, options: SumsOptions) -> Solver:
         if more is not None:
             marks = more
         elif not whole:
-            # All rows of a sample judge, in each of the GROUPS groups. Of all rows a few will judge, each in one group, with GROUPS times the noise.
-            # A stream begins with few, too: its landmarks have to satisfy the same judgement.
+            # Each row of the sample judged in all GROUPS groups; of all rows a few will judge, each in one group. So the noise of the bound will be
+            # GROUPS times as large: unless it meets tol even so, they begin with EFFORT. (Streams: later judgements have few rows, too.)
             whole, effort = True, 1 if options.fixed or options.stream or GROUPS * bound <= options.tol else EFFORT
             likely = likely_judges(principal, rows.total, LAST if options.fixed or options.least > 1 else str(step + 1))
         else:
@@ -199,7 +201,7 @@ def first_stage(prepared: PreparedRows, options: SumsOptions, axes: Axes | None)
     else:
         marks = marks.plus((yield from first_landmarks(rows, axes, marks, options)), "means", kernel)
         if options.share_rows and marks.size < min(options.first, rows.total) / 2:  # too few rows for as many clusters
-            alike, wanted = (lambda: rows.alike), options.first - marks.size
+            alike, wanted = (lambda: rows.equal_weights), options.first - marks.size
             more = yield from rows_as_landmarks(rows, alike, float(rows.total), wanted, marks, options, "0")
             marks = marks.plus(more, "rows", kernel)
     if not marks.size:
@@ -296,7 +298,7 @@ def answer_of(
     about = Accuracy.of([*about.errors, *[1.0] * (k - there)], about.error, about.bound, about.mixed, about.method)
     values = np.pad(verdict.values, (0, k - there))
     return Answer(
-        site=site, kernel=prepared.kernel, terms=Terms(site.array(weights)), eigenvalues=site.array(values), trace=principal.trace,
+        site=site, kernel=prepared.kernel, terms=Expansion(site.array(weights)), eigenvalues=site.array(values), trace=principal.trace,
         marks=marks, mean=site.array(principal.mean), scales=prepared.scales, fill=prepared.fill,
         accuracy=about, stages=tuple(stages),
     )  # fmt: skip

@@ -283,7 +283,7 @@ def first_landmarks(rows: SiteRows, axes: Axes, marks: Landmarks, options: SumsO
     """About options.first points, from the mean of all rows: all centres move. Returns the points (m, M)."""
     wanted, seed = options.first, options.seed
     some = summarized(rows.sampled(ROWS_A_CENTRE * wanted, FIRST))
-    Y, ones, together = axes.along(some.X), lambda: some.alike, lambda: 0 * some.node
+    Y, ones, together = axes.along(some.X), lambda: some.equal_weights, lambda: 0 * some.node
     centres = np.zeros((1, Y.shape[1]))
     cuts = (yield Weigh(some, together, ones, 1, max(wanted // STAGES[0], 2), 1.0, seed))["cuts"]
     for number, part in enumerate(STAGES):

@@ -14,7 +14,7 @@ from ...arrays import like, on_host
 from ...chunks import row_bytes, summed
 from ...data.blocks import Blocks
 from ...kernels import Kernel
-from ...rounds import Arrays, BadConclusion, Round, Shapes, Sizes, Solver
+from ...rounds import Arrays, BadConclusion, Magnitudes, Round, Shapes, Solver
 from ...scaling import BadColumn, Scales, filled
 from .options import SumsOptions
 from .rows import SiteRows
@@ -126,7 +126,7 @@ class PreparedRows:
 def prepare_rows(rows: SiteRows, options: SumsOptions) -> Solver:
     """The rounds that come first; returns `PreparedRows`."""
     if options.sealed:
-        largest = (yield Sizes({"entries": on_host(rows.X)}, rows.nodes))["entries"]
+        largest = (yield Magnitudes({"entries": on_host(rows.X)}, rows.nodes))["entries"]
         rows = replace(rows, largest=float(largest[0]))
     kernel, mean, fill, scales = options.kernel, None, None, None
     if options.impute or options.standardize or options.gamma_by_variance:

@@ -126,5 +126,5 @@ def summarized(rows: SiteRows) -> SiteRows:
         return rows
     number, count = np.unique(to_numpy(rows.groups.number), return_counts=True)
     X, keys = take(rows.groups.means, number), take(rows.groups.keys, number)
-    stands = like(rows.alike, count.astype(np.float64))
+    stands = like(rows.equal_weights, count.astype(np.float64))
     return replace(rows, X=X, keys=keys, node=take(rows.node, 0 * number), groups=None, stand_for=stands)

@@ -16,7 +16,8 @@ from ...arrays import like, on_host, to_numpy, transposed
 from ...chunks import by_rows
 from ...draws import normal, shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
-from .judge import GROUPS, JUDGES, POWER, JudgingRows, Verdict, judge_by
+from .judge import Verdict, judge_by
+from .judging_rows import GROUPS, JUDGES, POWER, JudgingRows
 from .moments import Principal
 from .rows import SiteRows
 from .shared_rows import Counts, InPlaces, places
@@ -38,13 +39,13 @@ class Shared:
 
     @cached_property
     def psi(self) -> np.ndarray:
-        seen = self.judges.all
+        seen = self.judges.seen
         return on_host(seen.marks.coordinates(seen.kernel, like(seen.rows.like, self.points)))
 
     @cached_property
     def rest(self) -> np.ndarray:
         """(R,) what the landmarks miss of each."""
-        seen = self.judges.all
+        seen = self.judges.seen
         size = on_host(seen.kernel.diagonal(like(seen.rows.like, self.points)))
         return np.maximum(size - np.einsum("ij,ij->i", self.psi, self.psi), 0.0)
 
@@ -57,7 +58,7 @@ class Shared:
     @cached_property
     def between(self) -> np.ndarray:
         """(n, R) the rest of the kernel between the judging rows of this process and all."""
-        seen, X, psi = self.judges.all, self.judges.rows.X, self.judges.psi
+        seen, X, psi = self.judges.seen, self.judges.rows.X, self.judges.psi
         points, across = like(X, self.points), transposed(like(X, self.psi))
 
         def some(rows: slice) -> Any:
@@ -129,7 +130,7 @@ class ExactImages:
         shared, own, number = self.shared, self.shared.mine[rows], np.arange(len(mine))
         scaled = image[0] / len(shared.points) ** 0.5
         itself = mine[number, own][:, None] * scaled[own]
-        if self.judges.everyone:
+        if self.judges.all_judge:
             return shared.beside(np.repeat((mine @ scaled - itself)[None], GROUPS, axis=0))
         found = np.stack([mine[:, shared.group == b] @ scaled[shared.group == b] for b in range(GROUPS)])
         found[shared.group[own], number] -= itself
@@ -147,7 +148,7 @@ class ExactImages:
 
 def judge_by_rows(judges: JudgingRows) -> Solver:
     """Judge the principal functions by rows that are told to all; returns `Verdict`."""
-    rows = judges.all.rows
+    rows = judges.seen.rows
     counts = (yield Counts(rows, lambda: judges.rows, 4 * JUDGES))["count"]
 
     def given() -> SiteRows:

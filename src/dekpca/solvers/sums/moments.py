@@ -58,23 +58,23 @@ class Seen:
             rows.X.reader.forget()
         like = rows.like
         xp, kind = aac.array_namespace(like), {"dtype": like.dtype, "device": aac.device(like)}
-        missed = xp.empty((len(rows),), **kind)
+        rest = xp.empty((len(rows),), **kind)
         few = self.kernel.has_sketch and len(rows) <= FEW
         coordinates = xp.empty((len(rows), self.marks.size), **kind) if few else None
         for start, X in blocks_of(rows.X):
             at = slice(start, start + X.shape[0])
-            found = self._sums(X, missed[at], None if coordinates is None else coordinates[at, :])
+            found = self._sums(X, rest[at], None if coordinates is None else coordinates[at, :])
             total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
             if isinstance(rows.X, Blocks) and self.likely is not None:
-                rows.X.reader.keep(self.likely(rows.keys[at], missed[at]))
+                rows.X.reader.keep(self.likely(rows.keys[at], rest[at]))
         assert total is not None
         first, second, trace, along, level = total
-        missed = xp.astype(missed, xp.float64, copy=False)
-        trace, along = xp.stack([trace, xp.sum(missed)]), xp.concat([along, xp.reshape(level, (1,))])
-        return coordinates, missed, first, second, trace, along
+        rest = xp.astype(rest, xp.float64, copy=False)
+        trace, along = xp.stack([trace, xp.sum(rest)]), xp.concat([along, xp.reshape(level, (1,))])
+        return coordinates, rest, first, second, trace, along
 
-    def _sums(self, X: Array, missed: Array, coordinates: Array | None) -> tuple[Array, ...]:
-        """Of some rows; what the landmarks miss of each is written to `missed`, and what they see of it to `coordinates`."""
+    def _sums(self, X: Array, rest: Array, coordinates: Array | None) -> tuple[Array, ...]:
+        """Of some rows; what the landmarks miss of each is written to `rest`, and what they see of it to `coordinates`."""
         marks, kernel, xp, m = self.marks, self.kernel, aac.array_namespace(X), self.marks.size
         with_points, fixed = row_kernel(kernel, marks.points), reference(kernel, marks.points)
         chunk = (CHUNK_BYTES if aac.is_numpy_array(X) else DEVICE_BYTES) // max(1, row_bytes(marks.root))
@@ -88,7 +88,7 @@ class Seen:
                 if coordinates is not None:
                     coordinates[at, :] = psi
                 left = size - squares_of_rows(psi)
-                missed[at] = xp.clip(left, min=0.0) if kernel.is_definite else xp.abs(left)
+                rest[at] = xp.clip(left, min=0.0) if kernel.is_definite else xp.abs(left)
                 first = first + xp.sum(psi, axis=0, dtype=xp.float64)
                 second = add_products(second, psi)
                 trace = trace + xp.sum(size, dtype=xp.float64)

@@ -61,7 +61,7 @@ class SiteRows:
         return array_of(self.X)
 
     @property
-    def alike(self) -> Array:
+    def equal_weights(self) -> Array:
         """(n,) the same weight for each row, in float64: 1, or `weight`."""
         xp = aac.array_namespace(self.keys)
         return self.weight * xp.ones_like(self.keys, dtype=xp.float64)

@@ -35,7 +35,7 @@ from ...kernels import Kernel
 from ...landmarks import Landmarks
 from ...rounds import Arrays, BadConclusion, Shapes, Solver
 from ...scaling import Scales, prepared
-from .judge import LAST, may_judge
+from .judging_rows import LAST, may_judge
 from .moments import Moments, Seen
 from .options import SumsOptions
 from .rows import SiteRows
@@ -231,7 +231,7 @@ class Basis:
 
     def kept(self, rows: SiteRows, left: Array = None) -> Kept:
         """Rows that may judge, and what the landmarks miss of each; without `left` there are no rows."""
-        return Kept(rows, self.marks, self.kernel, left=rows.alike if left is None else left)
+        return Kept(rows, self.marks, self.kernel, left=rows.equal_weights if left is None else left)
 
     def landmarks_among(self, X: Array) -> int:
         """How many of these rows are landmarks."""
