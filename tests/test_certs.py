@@ -96,7 +96,8 @@ def test_a_good_identity(certs):
         (("a.crt", "a.key", "other/ca.crt"), "a", r"certificate \S+a.crt: not signed by the CA in \S+other/ca.crt"),
         (("a.crt", "a.key", "b.crt"), "a", r"certificate \S+a.crt: not signed by the CA in \S+b.crt"),
         (("a.crt", "a.key", "ca.crt"), "A", r"node name 'A': use"),
-        (("old.crt", "old.key", "ca.crt"), "old", r"certificate \S+old.crt: expired at \d{4}-\d\d-\d\d \d\d:\d\d UTC, and it is"),
+        (("old.crt", "old.key", "ca.crt"), "old",
+         r"certificate \S+old.crt: expired at \d{4}-\d\d-\d\d \d\d:\d\d UTC, and it is .*: dekpca certs request old --replace"),
         (("early.crt", "early.key", "ca.crt"), "early", r"certificate \S+early.crt: not valid before .*; check this machine's clock"),
     ],
 )  # fmt: skip
@@ -483,6 +484,11 @@ def test_a_request_is_signed_and_the_key_stays_with_its_owner(tmp_path):
     signed = invoke("sign", node / "hospital-a.csr", "--folder", ca)
     assert signed.exit_code == 0, signed.output
     assert asked.output.splitlines()[-1] == signed.output.splitlines()[-1]
+    shown = invoke("show", node / "hospital-a.csr")
+    assert "hospital-a.csr: request of node hospital-a\n" in shown.stdout
+    assert shown.stdout.splitlines()[-1].strip() == asked.output.splitlines()[-1]
+    nowhere = invoke("sign", node / "hospital-a.csr", "--folder", node)
+    assert (nowhere.exit_code, "give the CA's folder with --folder" in nowhere.stderr) == (2, True)
     assert sorted(path.name for path in ca.iterdir()) == ["ca.crt", "ca.key", "hospital-a.crt"]
     load(ca / "hospital-a.crt", node / "hospital-a.key", ca / "ca.crt", "hospital-a")
     again = invoke("sign", node / "hospital-a.csr", "--folder", ca)
@@ -490,6 +496,7 @@ def test_a_request_is_signed_and_the_key_stays_with_its_owner(tmp_path):
     other = invoke("sign", node / "hospital-a.csr", "--node", "hospital-b", "--folder", ca)
     assert other.exit_code == 2
     assert "is for hospital-a, not for node hospital-b" in other.stderr
+    assert "give that with --node" in other.stderr
     pem = (node / "hospital-a.csr").read_text().splitlines()
     pem[-2] = pem[-2][:-6] + "A" * 6
     (node / "hospital-b.csr").write_text("\n".join(pem))

@@ -227,6 +227,9 @@ def test_another_run_is_refused_by_whoever_is_called(tmp_path):
     (stopped,) = list(nodes.errors)[:1]
     assert "run: node" in str(nodes.errors[stopped])
     assert "'other'" in str(nodes.errors[stopped])
+    (waits,) = set("01") - {stopped}
+    said = nodes.sessions[waits].protocol.awaited()
+    assert re.search(f"^{stopped}: its call was refused \\(run: node {waits} has .*give both the same\\), now: ", said)
     for session in list(nodes.sessions.values()):
         session.endpoint.fail(Stop())
     join(threads)
@@ -237,6 +240,22 @@ def wait_for(what):
     while not what():
         assert time.monotonic() < deadline, "this never happens"
         time.sleep(0.01)
+
+
+def test_whom_a_node_with_its_answer_still_waits_for_is_said_at_once(tmp_path, caplog, monkeypatch):
+    """Nodes 1 and 2 never reach each other; node 0 connects them."""
+    network = Network.complete(3)
+    parts, options = problem(network, projection=None)
+    nodes = Nodes(tmp_path, network, parts, options, timeouts=Timeouts(peer=6, start=60, beat=0.2))
+    for name, other in ("12", "21"):
+        near = {**nodes.places[name].neighbors, other: "127.0.0.1:1"}
+        nodes.places[name] = replace(nodes.places[name], neighbors=near)
+    caplog.set_level("INFO", logger="dekpca.peer")
+    monkeypatch.setattr(logging.getLogger("dekpca.peer"), "propagate", True)
+    nodes.run()
+    said = [record.getMessage() for record in caplog.records if "model saved" in record.getMessage()]
+    waits = "model saved; waiting up to 6 s to hear from node {}, which may lack its answer"
+    assert sorted(said) == [waits.format(1), waits.format(2)]
 
 
 def test_a_one_sided_edge_names_both(tmp_path):

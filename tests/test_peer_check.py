@@ -15,9 +15,11 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from dekpca import Network
-from dekpca.peers.app.check import row
+from dekpca.cli import app
+from dekpca.peers.app.check import row, summary
 from dekpca.peers.app.config import free_addresses, read, write_nodes
 from dekpca.peers.net.authority import init_ca, issue
 from dekpca.peers.net.identity import fingerprint, read_certificates
@@ -313,6 +315,29 @@ def test_a_direction_and_whose_firewall_it_may_be(owners, reached, heard, said):
     assert found.code == (0 if reached or heard else 4)  # one direction is enough
     assert found.calls == ("oslo" if reached else "rome" if heard else "nobody")
     assert said.format(**config.neighbors) in found.remark
+
+
+def test_a_refusal_is_not_blamed_on_a_firewall(owners):
+    why = "refused by node rome: run: node rome has 'study', node oslo has 'other'; give both the same"
+    assert row(read(owners / "oslo.toml"), "rome", Seen(reached=True, refused=why), "").remark == why
+
+
+def test_two_nodes_are_told_that_secure_sums_need_three(owners):
+    """If others are named, or may be there, the run is possible; else it is refused before anybody is called."""
+    path = owners / "oslo.toml"
+    change(owners, "oslo", f'"bonn" = "{read(path).neighbors["bonn"]}"', "")
+    change(owners, "oslo", ', "bonn"]', "]")
+    done = CliRunner().invoke(app, ["node", "check", str(path)])
+    assert done.exit_code == 2
+    assert "secure sums of 2 nodes: 3 nodes are needed" in done.stderr
+    change(owners, "oslo", 'members = ["oslo", "rome"]', "")
+    done = CliRunner().invoke(app, ["node", "check", str(path), "--seconds", "0.1"])
+    assert done.exit_code == 4
+    assert done.output.splitlines()[-1].startswith("but secure sums, if only 2 nodes take part: 3 nodes are needed")
+    assert "node rome is missing, or can neither" in done.output
+    assert "nodes bonn, rome are missing" in summary(
+        [dataclasses.replace(row(read(path), "rome", Seen(), ""), neighbor=n) for n in ("bonn", "rome")]
+    )
 
 
 def without(config, listen=None, **neighbors):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -23,8 +26,10 @@ from dekpca.node_model import NodeModel
 from dekpca.parameters import Parameters, check, settings_of
 from dekpca.peers.app import status
 from dekpca.peers.app.config import Config, ConfigError, check_loopback, read
-from dekpca.peers.app.disclosure import disclosure
+from dekpca.peers.app.disclosure import disclosure, too_few
 from dekpca.peers.app.node import prepare
+from dekpca.peers.errors import Disagreement
+from dekpca.peers.protocol.handshake import HandshakeSettings
 from dekpca.peers.protocol.node import Timeouts
 from faults.supervisor import until
 from peer_nodes import PATIENCE, Nodes, change, join, problem, protocol
@@ -90,6 +95,31 @@ def test_between_owners_sums_are_secure_unless_they_cannot_be(config, text, secu
     assert prepared.settings.owners_apart is not secure
 
 
+def test_two_members_without_secure_sums_are_refused_before_anybody_is_called(config):
+    def prepared(more):
+        return prepare(read(config(CERTIFIED.replace("[neighbors]", f"{more}\n[neighbors]"))))
+
+    with pytest.raises(ConfigError, match=r"secure sums of 2 nodes: 3 nodes are needed; .*allow_two = true"):
+        prepared('members = ["oslo", "rome"]')
+    for more in ('members = ["oslo", "rome"]\nallow_two = true', 'members = ["oslo", "rome", "bonn"]', ""):
+        here = prepared(more)
+        assert bool(too_few(True, here.config)) is (not more)  # without members there may be others
+    assert "secure sums, if only 2 nodes take part" in too_few(True, here.config)
+    prepare(read(config(GOOD.replace("[neighbors]", 'members = ["oslo", "rome"]\n[neighbors]'))))  # sums in clear
+
+
+def test_a_difference_in_missing_values_has_the_name_that_owners_write(config):
+    compared = [
+        HandshakeSettings(prepare(read(config(f'missing = "{missing}"\n{GOOD}'))).facts)
+        for missing in ("mean", "error", "drop")
+    ]
+    with pytest.raises(
+        Disagreement, match=r"^missing: node oslo has 'mean', node rome has 'error, or drop'; give both"
+    ):
+        compared[0].compare("oslo", "rome", compared[1])
+    compared[1].compare("oslo", "rome", compared[2])
+
+
 def test_every_setting_is_in_the_docs():
     text = (Path(__file__).parent.parent / "docs" / "reference" / "node-toml.md").read_text(encoding="utf-8")
     for field in fields(Config):
@@ -106,6 +136,18 @@ def test_every_setting_is_in_the_docs():
         (("127.0.0.1:7071", "127.0.0.1:99999"), "no address"),
         (("rome =", "oslo ="), "lists itself as a neighbor"),
         (('rome = "127.0.0.1:7071"\n', ""), "no neighbors"),
+        (
+            ("[neighbors]\nrome", 'members = ["bonn", "oslo", "rome"]\n[neighbors]\nbonn = "127.0.0.1:1"\nrmoe'),
+            "members lacks rmoe (did you mean 'rome'?); correct the name",
+        ),
+        (
+            ("oslo", 'olso"\nmembers = ["oslo", "rome"]\n# "'),
+            "members lacks olso (did you mean 'oslo'?); correct the name",
+        ),
+        (
+            ("[neighbors]", 'members = ["oslo", "bonn"]\n[neighbors]'),
+            "members lacks rome; correct the name, or name all",
+        ),
         (("n_components = 2", "n_component = 2"), "no setting 'n_component'; did you mean 'n_components'?"),
         (("n_components = 2", 'engine = "local"'), "[model] engine cannot be set here"),
         (
@@ -172,6 +214,32 @@ def test_nothing_leaves_before_somebody_has_agreed(config):
     assert "to your neighbors: rome" in done.output
     assert "give --yes" in done.output
     assert not (config().parent / "oslo-run").exists()
+
+
+@pytest.mark.parametrize(("end", "code"), [("n\n", 2), ("\x04", 2), (signal.SIGINT, 130)])
+def test_who_is_asked_and_does_not_agree_reads_that_nothing_was_sent(config, end, code):
+    """On a terminal: a refusal, Ctrl-D and Ctrl-C."""
+    ours, its = os.openpty()
+    command = [sys.executable, "-m", "dekpca.cli", "node", "run", str(config()), "--insecure-loopback"]
+    asked = subprocess.Popen(command, stdin=its, stdout=its, stderr=its)
+    said = b""
+    try:
+        while b"[y/N]: " not in said:
+            said += os.read(ours, 1 << 16)
+        if isinstance(end, str):
+            os.write(ours, end.encode())
+        else:
+            time.sleep(0.2)  # until it reads
+            asked.send_signal(end)
+        assert asked.wait(PATIENCE) == code
+        said = os.read(ours, 1 << 16)
+    finally:
+        asked.kill()
+        asked.wait()
+        os.close(ours)
+        os.close(its)
+    assert said.endswith(b"error: nothing was sent\r\n")
+    assert b"Aborted" not in said
 
 
 def test_rows_do_not_go_to_neighbors_unasked(config):
@@ -386,6 +454,20 @@ def test_a_finished_node_ends_again_as_it_did(nursery, finished):
     assert code == 3, said
     assert "was finished before" in said
     assert "3 iterations, not converged; estimated error" in said
+    assert "differs" not in said
+
+
+def test_a_finished_node_whose_data_has_changed_says_whose_answer_it_gives(finished, tmp_path):
+    out = tmp_path / "peers"
+    shutil.copytree(finished, out)
+    np.save(out / "node-0.npy", np.load(out / "node-0.npy") + 1)
+    done = CliRunner().invoke(app, ["node", "run", str(out / "node-0.toml"), "--yes", "--json"])
+    assert done.exit_code == 3, done.output
+    assert "the data file differs from the data of run" in done.stderr
+    assert "data" not in json.loads(done.stdout)
+    (out / "node-0.npy").unlink()  # the answer is given without it
+    done = CliRunner().invoke(app, ["node", "run", str(out / "node-0.toml"), "--yes"])
+    assert (done.exit_code, "differs" in done.stderr) == (3, False)
 
 
 @pytest.mark.parametrize("what", ["data", "options"])

@@ -263,6 +263,10 @@ def test_callers_are_known_by_their_certificate():
         with pytest.raises(Refused) as caught:
             here.admit(*caller)
         assert caught.value.why is why
+    with pytest.raises(
+        Refused, match=r"node 'c' is not a neighbor of node a; compare \[neighbors\] in node.toml of both"
+    ):
+        here.admit("c", "c", str(PROTOCOL), "r")
 
 
 def test_a_neighbor_that_lost_what_it_acknowledged_stops_the_run():

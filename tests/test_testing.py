@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dekpca import Network
-from dekpca.answer import Terms
+from dekpca.answer import Expansion
 from dekpca.engines import local
 from dekpca.plan import Outcome
 from dekpca.rounds import Round, run_round
@@ -40,8 +40,8 @@ def with_other_terms(answer, expansion):
     """The functions of the node changed by 1e-7 of their size, in one of its expansions."""
     (node,) = answer.site.nodes.tolist()
     if expansion == "landmarks":
-        return replace(answer, terms=Terms(answer.terms.shared * (1 + 1e-7)))
-    if isinstance(answer.terms, Terms):  # not of the projection solver
+        return replace(answer, terms=Expansion(answer.terms.shared * (1 + 1e-7)))
+    if isinstance(answer.terms, Expansion):  # not of the projection solver
         return answer
     terms = answer.terms[node][expansion]
     wrong = replace(terms, coefficients=tuple(c * (1 + 1e-7) for c in terms.coefficients))

@@ -104,26 +104,34 @@ def sign(
 @certs.command()
 @verb
 def show(
-    paths: Annotated[list[Path], typer.Argument(help="Certificates, or folders of them (*.crt, *.pem).")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Certificates, folders of them (*.crt, *.pem), or requests (*.csr).")
+    ],
     warn: Annotated[float, typer.Option(help="Warn this many days before the end.")] = SOON,
 ) -> Said:
     """Print names, validity, issuer and fingerprint of certificates; exit code 1 if one is not valid now.
+
+    Of a request it prints the name and the fingerprint of the key.
 
     Compare fingerprints by telephone: the file may have been replaced on the way.
 
     Example: dekpca certs show certs --warn 14
     """
-    identity = peer_modules("net.identity").identity
+    peer = peer_modules("net.authority", "net.identity")
+    identity, requests = peer.identity, [path for path in paths if path.suffix == ".csr"]
+    asked = [(path, *peer.authority.read_request(path)) for path in requests]
+    keys = [{"file": path, "names": names, "fingerprint": identity.key_fingerprint(of)} for path, of, names in asked]
     found = [
         {"file": path, **_describe(identity, certificate, warn)}
-        for path in _files(paths)
+        for path in _files([path for path in paths if path not in requests])
         for certificate in identity.read_certificates(path)
     ]
     for one in found:
         if one["state"] != "valid":
             say("warning", f"{one['file']}: {_called(one)} {_state(one)}")
     invalid = any(one["state"] in ("expired", "not yet valid") for one in found)
-    return Said({"certificates": found}, lambda: _tell(found), FAILED * invalid)
+    told = {"certificates": found} | ({"requests": keys} if keys else {})
+    return Said(told, lambda: _tell(found, keys), FAILED * invalid)
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -170,7 +178,11 @@ def _state(one: dict[str, Any]) -> str:
     return f"is valid until {one['valid_until']}, {one['days_left']:g} days"
 
 
-def _tell(found: list[dict[str, Any]]) -> None:
+def _tell(found: list[dict[str, Any]], keys: list[dict[str, Any]]) -> None:
+    for key in keys:
+        print_plain(
+            f"{key['file']}: request of node {', '.join(key['names'])}\n  fingerprint of the key: {key['fingerprint']}"
+        )
     for one in found:
         print_plain(f"{one['file']}: {_called(one)} {_state(one)}")
         for what in ("names", "subject", "issuer", "valid from", "fingerprint"):

@@ -112,8 +112,8 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
                     raise typer.Exit(said.code)
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
-        except KeyboardInterrupt:
-            say("error", "interrupted")
+        except KeyboardInterrupt as stopped:
+            say("error", str(stopped) or "interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             if given["debug"]:

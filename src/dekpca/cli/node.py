@@ -57,10 +57,11 @@ def run(
 ) -> Said:
     """Take part in a run: print what will leave this machine, wait for the neighbors, compute with them, save this node's model.
 
-    After a kill or stop the same command resumes. Exit codes: 1, the run cannot go on; 2, an error in the config,
-    the certificates or the agreement; 3, saved, but not converged; 4, a neighbor was lost, or this node could not go
-    on: its data is kept, and the same command resumes later; 5, saved, but without the rows of lost nodes; 6, the
-    others went on without this node.
+    After a kill or stop the same command resumes. Exit codes: 0, the model is saved; 1, the run cannot go on; 2, there is an
+    error in the config, the certificates or the agreement, or the owner did not consent; 3, the model is saved, but has not
+    converged; 4, a neighbor was lost, or this node could not go on: its data is kept, and the same command resumes later;
+    5, the model is saved, but without the rows of lost nodes; 6, the others went on without this node; 130, the node was
+    interrupted by Ctrl-C or SIGTERM, and the same command resumes.
 
     Example: dekpca node run node.toml --metrics 127.0.0.1:9100
     """
@@ -76,6 +77,10 @@ def run(
         print_plain(f"run {settings.run} was finished before, but not by node {late}: handing over what it lacks", err)
     elif before is not None:
         print_plain(f"run {settings.run} was finished before; another run needs another run id", err)
+        if peer.node.has_other_rows(settings, before.pop("data", None)):
+            print_plain(
+                f"warning: the data file differs from the data of run {settings.run}, of which this is the answer", err
+            )
         if not settings.model_file.exists():
             gone = "the model is not there any more; bring it back, or ask another node's owner"
             print_plain(f"{settings.model_file}: {gone}", err)
@@ -126,7 +131,8 @@ def check(
     """Before the day: check config, certificate, folder, data and port, then the connection to every neighbor that is up.
 
     A neighbor is up that runs this command at the same time, or that runs already, which it does not disturb. Of the rows
-    nothing leaves. Exit codes: 0, all well; 2, something to correct; 4, a neighbor is missing, or no connection to it works in either direction.
+    nothing leaves. Exit codes: 0, all is well; 2, something has to be corrected; 4, a neighbor is missing, or no connection to it works in either
+    direction.
 
     Example: dekpca node check node.toml --seconds 300
     """
@@ -149,14 +155,14 @@ def check(
         "exit": peer.check.exit_code(rows),
     }
     told = result | {"neighbors": [vars(row) for row in rows]}
-    return Said(told, lambda: _tell_check(peer, rows, found.get("after a loss", "")), result["exit"])
+    return Said(told, lambda: _tell_check(peer, rows, found), result["exit"])
 
 
-def _tell_check(peer: Any, rows: list[Any], few: str) -> None:
+def _tell_check(peer: Any, rows: list[Any], found: dict[str, str]) -> None:
     heads = ["neighbor", "we reach it", "it reaches us", "who calls", "certificate", "settings", "remark"]
     _print_table([heads, *([str(value) for value in vars(row).values()][: len(heads)] for row in rows)])
     print_plain(peer.check.summary(rows))
-    if few:
+    for few in (found[what] for what in ("secure sums", "after a loss") if what in found):
         print_plain(f"but {few}")
 
 
@@ -257,7 +263,8 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
         )
     begun, known = settings.folder.exists(), len(settings.neighbors) + 1
     lines += peer.disclosure.guarantee(prepared.settings, columns, known, begun, settings.on_loss == "continue")
-    lines += [few] if (few := peer.disclosure.after_a_loss(prepared.settings.sealed, settings)) else []
+    sealed = prepared.settings.sealed
+    lines += filter(None, (few(sealed, settings) for few in (peer.disclosure.too_few, peer.disclosure.after_a_loss)))
     lines.append("docs/explanation/privacy.md says what can be learned from each.")
     prepared.consent = "\n".join(lines)
     print_plain(prepared.consent, err)
@@ -266,7 +273,14 @@ def _disclose(peer: Any, prepared: Any, yes: bool) -> None:
     if not (sys.stdin.isatty() and err.is_terminal):
         remedy = "give --yes if the above may leave this machine"
         raise ValueError(f"this is not a terminal, so consent cannot be asked for; {remedy}")
-    if not typer.confirm("May it?", default=False, err=True):
+    try:
+        agreed = typer.confirm("May it?", default=False, err=True)
+    except typer.Abort as ended:  # Ctrl-C, or the end of input
+        print_plain("", err)
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt("nothing was sent") from None
+        agreed = False
+    if not agreed:
         raise ValueError("nothing was sent")
 
 

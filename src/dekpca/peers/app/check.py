@@ -20,7 +20,7 @@ from ..protocol.membership import Membership
 from ..protocol.node import NodeProtocol
 from ..storage.folder import RunFolder
 from .config import Config
-from .disclosure import after_a_loss
+from .disclosure import after_a_loss, too_few
 from .node import Prepared
 from .session import EXPIRY_WARNING, agreed_settings
 
@@ -55,8 +55,9 @@ def here(config: Config, identity: Identity, prepared: Prepared) -> dict[str, st
         "data": f"{config.data}: {rows} rows, {columns} columns, {prepared.samples.dtype}",
         "folder": _folder(config, 4 * prepared.samples.nbytes),
     }
-    few = after_a_loss(prepared.settings.sealed, config)
-    return found | ({"after a loss": few} if few else {})
+    sealed = prepared.settings.sealed
+    warned = {"secure sums": too_few(sealed, config), "after a loss": after_a_loss(sealed, config)}
+    return found | {what: text for what, text in warned.items() if text}
 
 
 def _folder(config: Config, needed: int) -> str:
@@ -127,6 +128,8 @@ def row(config: Config, name: str, seen: Seen, trouble: str) -> Row:
 def _direction(config: Config, name: str, address: str, seen: Seen, trouble: str) -> str:
     """Which direction does not work, and whose firewall may be the reason. One is enough."""
     why = f" ({trouble.partition(' (')[0]})" if trouble else ""
+    if seen.denied or seen.refused:  # its calls are refused, too
+        return ""
     if seen.reached and not seen.heard and seen.calls and config.listen is not None:
         said = f" (it says: {seen.theirs.partition(' (')[0]})" if seen.theirs else ""
         remedy = f"a firewall at node {config.name} (this one) may drop them, or it has another address for us"
@@ -158,5 +161,6 @@ def summary(rows: list[Row]) -> str:
     if wrong:
         return f"something has to be corrected, here or at node {listing(wrong)}"
     if missing:
-        return f"node {listing(missing)} is missing, or can neither be reached nor reach this node"
+        who = f"node {missing[0]} is" if len(missing) == 1 else f"nodes {listing(missing)} are"
+        return f"{who} missing, or can neither be reached nor reach this node"
     return "all well: dekpca node run"

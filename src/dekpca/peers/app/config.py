@@ -23,6 +23,7 @@ import numpy as np
 from ...arrays import to_numpy
 from ...data import MISSING, Missing, Roles
 from ...data import read as read_data
+from ...data.columns import closest
 from ...files import private, write_text
 from ...network import Network, listing
 from ...parameters import SECURE_SUMS, Parameters
@@ -190,7 +191,10 @@ def _check(config: Config) -> None:
     for name in (*near, *(config.members or ())):
         check_name(name)
     if config.members is not None and not set(near) <= set(config.members):
-        raise ValueError(f"members lacks {listing(sorted(set(near) - set(config.members)))}; name all nodes of the run")
+        others = sorted(set(config.members) - set(near))
+        meant = [(name, closest(name, others)) for name in sorted(set(near) - set(config.members))]
+        lacks = [name if other is None else f"{name} (did you mean {other!r}?)" for name, other in meant]
+        raise ValueError(f"members lacks {listing(lacks)}; correct the name, or name all nodes of the run in members")
     if config.name in config.neighbors:
         raise ValueError(f"node {config.name} lists itself as a neighbor; leave it out")
     if not config.neighbors:

@@ -102,6 +102,16 @@ def rows_for_sums(columns: int) -> int:
     return -(-MOST_FEATURES // (columns + 1))
 
 
+def too_few(sealed: bool, config: Config) -> str:
+    """Why secure sums of the nodes that this one knows of cannot be. Where no members are named there may be more."""
+    known = len(config.members or {config.name, *config.neighbors, *config.fallback})
+    if not sealed or config.allow_two or known >= LEAST_MEMBERS:
+        return ""
+    what = f"secure sums of {known} nodes" if config.members else f"secure sums, if only {known} nodes take part"
+    remedy = "a third member, or allow_two = true in node.toml of both if each may learn the other's sums"
+    return f"{what}: {LEAST_MEMBERS} nodes are needed; the remedy is {remedy}"
+
+
 def after_a_loss(sealed: bool, config: Config) -> str:
     """With on_loss = "continue" and secure sums: why too few owners would be left to go on without one, and what a loss tells of the lost node. Where
     no members are named, there may be more owners than this node knows of."""

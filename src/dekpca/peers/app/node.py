@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ...data import Data, remembered
 from ...data import read as read_data
-from ...data import remembered
 from ...data.checks import check_parts
 from ...data.columns import Features
 from ...engines.agreement import flattened, texts
@@ -33,7 +33,7 @@ from ..protocol.node import NodeProtocol
 from ..protocol.views import ViewChanged
 from ..storage.stream import NodeStream
 from .config import Config, ConfigError
-from .disclosure import rows_for_sums
+from .disclosure import rows_for_sums, too_few
 from .session import NO_CERTIFICATES, Session, fingerprint
 
 log = logging.getLogger("dekpca.peer")
@@ -80,8 +80,7 @@ def prepare(config: Config) -> Prepared:
         features = Features(samples.shape[1], before.columns)
         reading = dict(NodeModel.load(config.model_file).reading) if config.model_file.exists() else {}
     else:
-        data = read_data(config.data if config.add is None else config.add, config.roles, config.missing)
-        features, (samples,) = check_parts([data.samples], [config.name], parameters.dtype, parameters.missing)
+        data, features, samples = _read(config, parameters)
         labels, reading = data.labels, remembered(config.roles, [data])
     settings = settings_of(parameters, features, seed_of(parameters))
     settings = replace(settings, resume=config.resume, owners_apart=not settings.sealed)
@@ -91,6 +90,8 @@ def prepare(config: Config) -> Prepared:
     if settings.privacy is not None and config.quorum_rows:
         text = "quorum_rows with privacy: no node tells how many rows it has; use quorum, a number of nodes"
         raise ConfigError(f"{config.path}: {text}")
+    if config.members is not None and (few := too_few(settings.sealed, config)):
+        raise ConfigError(f"{config.path}: {few}")
     if config.deny and not settings.sealed:
         remedy = "use secure sums, or remove the neighbor"
         text = "deny with sums in clear: a node calls its neighbors before it sees their certificates"
@@ -98,9 +99,22 @@ def prepare(config: Config) -> Prepared:
     if config.stream or before is not None:
         check_stream(parameters, "stream and add", sealed=True)
         settings = replace(settings, stream=True)
-    facts, earlier = texts(flattened(settings)), earlier_model(config, settings, features)
+    facts, earlier = compared(settings), earlier_model(config, settings, features)
     prepared = Prepared(config, parameters, settings, features, samples, labels, facts, reading, earlier)
     return prepared if before is None else adding(prepared, before)
+
+
+def _read(config: Config, parameters: Parameters) -> tuple[Data, Features, np.ndarray]:
+    data = read_data(config.data if config.add is None else config.add, config.roles, config.missing)
+    features, (samples,) = check_parts([data.samples], [config.name], parameters.dtype, parameters.missing)
+    return data, features, samples
+
+
+def compared(settings: Settings) -> dict[str, str]:
+    """What nodes compare; missing values under the name that owners write."""
+    facts = flattened(settings)
+    facts["missing"] = "mean" if facts.pop("impute") else "error, or drop"
+    return texts(facts)
 
 
 # ---------------------------------------------------------------------- rows that are added to those of an earlier run
@@ -150,7 +164,7 @@ def adding(prepared: Prepared, before: NodeStream) -> Prepared:
     told = before.run, before.transcript, before.settings, before.members
     after = NodeStream.of(stream, config.name, *told, features.sorted_names)
     adds = f"run {before.run}, of which a hash of all that was told is {before.transcript}"
-    facts = texts(flattened(settings)) | {"adds to": adds}
+    facts = compared(settings) | {"adds to": adds}
     twice = int(np.isin(after.arrays["prints"][before.rows :], before.arrays["prints"]).sum())
     return replace(prepared, settings=settings, facts=facts, before=before, after=after, twice=twice)
 
@@ -245,6 +259,16 @@ def finished(config: Config) -> dict[str, Any] | None:
     return said if isinstance(said, dict) and said.keys() >= SUMMARY and said["run"] == config.run else None
 
 
+def has_other_rows(config: Config, then: str | None) -> bool:
+    """Whether the data file can be read, and its rows are not those with fingerprint `then`."""
+    if then is None or config.adds_nothing:
+        return False
+    try:
+        return fingerprint(_read(config, config.parameters())[2]) != then
+    except (ValueError, OSError):
+        return False
+
+
 def run(
     prepared: Prepared, identity: Identity | None, watch: Watch = lambda protocol: nullcontext(), report: Report | None = None
 ) -> dict[str, Any]:  # fmt: skip
@@ -317,7 +341,7 @@ def run(
             report(result, missing)
         said = summary(config, result, session.resumed, missing)
         said["unserved"] = session.finish()
-        write_text(config.folder / FINISHED, json.dumps(said))
+        write_text(config.folder / FINISHED, json.dumps(said | {"data": fingerprint(samples)}))
         (config.folder / EARLIER).unlink(missing_ok=True)
         if not said["unserved"] and not missing:  # else it is needed when this node is started again
             (config.folder / EARLIER_STREAM).unlink(missing_ok=True)

@@ -255,6 +255,10 @@ class Session:
 
     def finish(self) -> list[str]:
         """The answer is kept: stay until the neighbors have theirs. Returns those that may not have it, and are not heard from any more."""
+        near = map(self.protocol.neighbors.get, sorted(self.protocol.near))
+        if late := [n.name for n in near if n is not None and not n.up and not n.finished]:
+            text = f"model saved; waiting up to {self.config.timeouts.peer:g} s to hear from node {listing(late)}"
+            log.info(f"{text}, which may lack its answer")
         gone = self.endpoint.finish()
         for name in gone:
             log.warning("neighbor was not heard from any more; this node has its answer", extra={"peer": name})

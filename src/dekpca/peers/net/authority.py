@@ -63,8 +63,8 @@ def request(folder: Path, node_name: str, replace: bool = False) -> tuple[Path, 
     return _write(paths[0], pem(asked.sign(key, hashes.SHA256())), 0o644), paths[1]
 
 
-def sign(folder: Path, csr: Path, node_name: str, days: float = 90, replace: bool = False) -> Path:
-    """The certificate that a request asks for, by the CA in `folder`: NAME.crt there. Nothing of the request is taken over but its key."""
+def read_request(csr: Path) -> tuple[x509.CertificateSigningRequest, list[str]]:
+    """A request whose sender has the key, and the names that it is for."""
     with identity.reading(csr, "request", ValueError):
         asked = x509.load_pem_x509_csr(csr.read_bytes())
         valid = asked.is_signature_valid
@@ -72,9 +72,14 @@ def sign(folder: Path, csr: Path, node_name: str, days: float = 90, replace: boo
         why = "its signature is wrong, so whoever sent it may not have the key; ask for another"
         raise IdentityError(f"request {csr}: {why}")
     common = asked.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    names = identity.alternative_names(asked) or [str(name.value) for name in common]
+    return asked, identity.alternative_names(asked) or [str(name.value) for name in common]
+
+
+def sign(folder: Path, csr: Path, node_name: str, days: float = 90, replace: bool = False) -> Path:
+    """The certificate that a request asks for, by the CA in `folder`: NAME.crt there. Nothing of the request is taken over but its key."""
+    asked, names = read_request(csr)
     if names != [node_name]:
-        rule = "a certificate has the one name that its request has; sign it under that, or ask for another request"
+        rule = "a certificate has the name that its request has; give that with --node, or ask for another request"
         raise IdentityError(f"request {csr}: is for {', '.join(names) or 'nobody'}, not for node {node_name}; {rule}")
     signed = _signed(Path(folder), node_name, asked.public_key(), days)
     (path,) = _places(Path(folder), node_name, (".crt",), replace)
@@ -88,6 +93,8 @@ def _signed(
     identity.check_name(node_name)
     if node_name == "ca":
         raise IdentityError("node name 'ca': its files would be those of the CA; choose another")
+    if not (folder / CA_CERT).exists():
+        raise IdentityError(f"CA {folder / CA_CERT}: there is no such file; give the CA's folder with --folder")
     authority = identity.read_certificates(folder / CA_CERT, "CA")[0]
     identity.check_time(folder / CA_CERT, "CA", authority, f"make a new CA in another folder {ROTATION}")
     secret = identity.read_key(folder / CA_KEY)

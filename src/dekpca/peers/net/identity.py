@@ -292,7 +292,7 @@ def load(cert: Path, key: Path, ca: Path, name: str, deny: Iterable[str] = ()) -
     check_name(name)
     roots, chain = read_certificates(ca, "CA"), read_certificates(cert, "certificate")
     own = chain[0]
-    check_time(cert, "certificate", own, "get a new one")
+    check_time(cert, "certificate", own, f"get a new one: dekpca certs request {name} --replace, and have it signed")
     if name_of(own) != name:
         raise IdentityError(other_name(cert, own, name))
     with reading(cert, "certificate", ValueError):

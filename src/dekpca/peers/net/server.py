@@ -85,10 +85,13 @@ class Server:
         """The calling neighbor; other callers are refused."""
         protocol, run, claimed = checks.read_metadata(dict(context.invocation_metadata()))
         connection = self._listener.connection(context.peer())
+        authenticated: str | None = None
         try:
             authenticated = claimed if self.identity is None else self.identity.peer_name(context.auth_context())
             name = self.endpoint.protocol.admit(authenticated, claimed, protocol, run)
         except Refused as error:
+            if caller := self.endpoint.protocol.neighbors.get(authenticated or ""):
+                caller.refused = str(error)
             where = "a connection that has ended" if connection is None else connection.address
             await self._refuse(context, method, error.why, where, str(error))
         if connection is not None:

@@ -131,6 +131,7 @@ class Neighbor:
     taken_at: float = 0.0  # when it last acknowledged a message, or none was pending
     stop_reason: str = ""
     trouble: str = ""  # why it cannot be reached
+    refused: str = ""  # why its last call was
     bytes_sent: int = 0
     bytes_received: int = 0
     bytes_broken: int = 0  # of incomplete messages, since the last complete one

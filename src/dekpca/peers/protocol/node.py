@@ -134,7 +134,7 @@ class NodeProtocol:
         n.answered_at = now
         if not came:
             return []
-        n.trouble = n.stop_reason = ""
+        n.trouble = n.stop_reason = n.refused = ""
         return [Log(logging.INFO, "neighbor is up", {"peer": n.name}), WakeProgram()]
 
     def _unreachable(self, n: Neighbor, event: events.Unreachable) -> list[Action]:
@@ -278,7 +278,8 @@ class NodeProtocol:
         if authenticated is None:
             raise Refused(Refusal.UNKNOWN, "a certificate without a node's name")
         if authenticated not in self.neighbors:
-            raise Refused(Refusal.STRANGER, f"node {authenticated!r} is not a neighbor of node {self.name}")
+            text = f"node {authenticated!r} is not a neighbor of node {self.name}"
+            raise Refused(Refusal.STRANGER, f"{text}; compare [neighbors] in node.toml of both")
         if claimed != authenticated:
             text = f"the certificate is that of node {authenticated}, but the call says {claimed[:80]!r}"
             raise Refused(Refusal.STRANGER, text)
@@ -333,7 +334,9 @@ class NodeProtocol:
             n.name: "it is up" if n.up else "it was up" if n.heard_at or n.answered_at else "never heard of it"
             for n in waited
         }
-        return "; ".join(f"{n.name}: {n.stop_reason or n.trouble or seen[n.name]}" for n in waited)
+        said = {n.name: n.stop_reason or n.trouble or seen[n.name] for n in waited}
+        said |= {n.name: f"its call was refused ({n.refused}), now: {said[n.name]}" for n in waited if n.refused}
+        return "; ".join(f"{name}: {text}" for name, text in said.items())
 
     def begin(self, limits: Limits, now: float) -> list[Action]:
         """The program begins, from its start."""

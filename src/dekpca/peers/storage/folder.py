@@ -61,7 +61,7 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 self.close()
-                text = "another process runs this node; end it first, or use another folder"
+                text = "another process runs this node; use that one, or end it first"
                 raise ValueError(f"{path}: {text}") from error
 
     def open(self, facts: Mapping[str, str]) -> None:
