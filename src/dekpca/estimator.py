@@ -144,7 +144,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         gives the same answer in more time. Of `Rows` it also bounds blocks and samples. (engine="local")
     random_state : int, RandomState or None, default=None
         Seed for dealing the rows and for drawing network, landmarks, noise and random starts. Draws of a node
-        depend on its name, not on its number.
+        depend on its name, not on its number. With secure sums each fit has other keys, and so rounds in its own way.
     verbose : bool, default=False
         Write a line on standard error after each stage, or after every fifth iteration. These are the lines of the
         logger "dekpca".
