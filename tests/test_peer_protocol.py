@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dekpca import __version__
@@ -599,8 +599,9 @@ class Simulated:
             self.value = (3 * self.value + sum(heard) + ord(self.name)) % 1_000_003
             if self.round == ROUNDS:
                 self.core.start_finishing(now)
+        # A node that was killed after all others had left hears nobody, and so names them as those that may lack their answer.
         _, gone = self.core.try_finish(now)
-        self.left = gone == []
+        self.left = gone is not None
 
 
 class Wire:
@@ -685,6 +686,7 @@ def undisturbed() -> dict[str, int]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
+@example(80471)  # c leaves when it cannot reach b, which has finished, and b is killed then
 def test_broken_links_and_restarts_change_no_bit(seed):
     """Whatever is lost, repeated, late or killed: every node ends, with the answer of an undisturbed run."""
     rng = random.Random(seed)
