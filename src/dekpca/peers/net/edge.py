@@ -395,12 +395,14 @@ async def both(saying: Coroutine[Any, Any, None], hearing: Coroutine[Any, Any, N
     """Speak and listen, until one of the two ends. If speaking fails, listening gives the reason."""
     tasks = said, heard = asyncio.ensure_future(saying), asyncio.ensure_future(hearing)
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if heard not in done and said.exception() is not None:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not heard.done() and said.exception() is not None:
             await asyncio.wait({heard}, timeout=REASON)
         (heard if heard.done() else said).result()
     finally:
         await cancel(tasks)
+        # An error refers to this frame: else it would refer to itself, and keep the message until the next garbage collection.
+        del tasks, said, heard
 
 
 async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
