@@ -176,12 +176,10 @@ def certified_key(name: str, chain: Sequence[bytes], roots: Certificates, now: d
     return key
 
 
-def alternative_names(
-    certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any = x509.DNSName
-) -> list[str]:
-    """Of a certificate: its DNS names, or those of another kind."""
+def alternative_names(certificate: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+    """The DNS names of a certificate."""
     found = extension(certificate, x509.SubjectAlternativeName)
-    return [] if found is None else [str(name) for name in found.get_values_for_type(kind)]
+    return [] if found is None else [str(name) for name in found.get_values_for_type(x509.DNSName)]
 
 
 def extension(certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any) -> Any:
