@@ -35,7 +35,7 @@ from ...privacy.records import (
     KEY,
     BadRecord,
     KeyRecord,
-    checked_keys,
+    check_records,
     epoch,
     joined,
     longest,
@@ -170,7 +170,7 @@ class KeyAgreement:
         seen = hashlib.sha256(b"".join(told.values())).digest()
 
         def checked() -> bytes:
-            checked_keys(records.values(), now, agreed, network.names, self.identity.roots)
+            check_records(records, now, agreed, self.identity.roots)
             return seen
 
         if self.secrets.secret("checked records", checked) != seen:
