@@ -118,10 +118,23 @@ def test_a_kernel_that_needs_every_row_of_a_table_gets_them():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2600, 6))
     few, all_rows = (make_options(np.array_split(X, 4), Network.ring(4), **s) for s in ({"max_landmarks": 2499}, {}))
-    assert few.max_landmarks == 2499 < len(X) < all_rows.max_landmarks
+    assert few.max_landmarks == 2499 < len(X) == all_rows.max_landmarks
     assert make_options(np.array_split(X, 4), Network.ring(4), share_rows=False).max_landmarks == 2500
     many = np.array_split(rng.normal(size=(5000, 2)), 4)
     assert make_options(many, Network.ring(4)).max_landmarks == 2500
+
+
+@pytest.mark.parametrize("rows", [60, 400])
+def test_as_many_landmarks_as_rows_are_the_rows_and_the_answer_is_exact(rows):
+    """Also of rows that are there twice; means of clusters, with which it began, are no landmarks any more."""
+    X = np.random.default_rng(0).normal(size=(rows, 6))
+    X[-20:] = X[:20]
+    model = fit(np.array_split(X, 4), 3, True, network=Network.ring(4), gamma=2.0)
+    assert model.n_landmarks_ == rows - 20
+    assert all("rows of the nodes" in str(held) for held in model.node_models_[0].contents)
+    _, truth = central(X, 3, make_kernel("rbf", gamma=2.0))
+    assert true_error(model.transform(X), truth) < 1e-12
+    assert model.span_accuracy_bound_ > 1 - 1e-9
 
 
 @pytest.mark.parametrize("settings", [{"landmarks": 80}, {"solver": Projection(n_landmarks=80)}], ids=str)
