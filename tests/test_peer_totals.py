@@ -213,12 +213,13 @@ def test_each_of_20_rows_follows_from_the_sums_of_their_features():
     judges = JudgingRows(Seen(site_rows(rows), marks, kernel), principal, options, "1")
     y = Sketch(judges, lambda: judges.functions, 1).term()["mean"].ravel()
     on_marks = judges.random_features[1]
-    omega = kernel.frequencies(5, 8 * 48, shared_seed(0, "sketch 1"))
+    omega, weights = kernel.weighted_frequencies(rows, 48, 8, shared_seed(0, "sketch 1"))
+    long = np.repeat((weights.reshape(8, 1, 48) / 48) ** 0.5, 2, axis=1).ravel()
     turn = np.stack([omega.reshape(8, 48, 5)] * 2, axis=1).reshape(-1, 5)
 
     def features(P):
         def laid(a, b):
-            return np.stack([a.reshape(-1, 8, 48), b.reshape(-1, 8, 48)], axis=2).reshape(len(P), -1) / 48**0.5
+            return np.stack([a.reshape(-1, 8, 48), b.reshape(-1, 8, 48)], axis=2).reshape(len(P), -1) * long
 
         angle, k = P @ omega.T, kernel.gram(P, marks.points)
         back, away = marks.root @ on_marks, 2 * kernel.gamma * (marks.points[0] - P)
