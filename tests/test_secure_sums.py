@@ -71,18 +71,18 @@ def test_masks_cancel_in_the_total_and_nowhere_else():
     names = ["a", "b", "c", "d"]
     made = sealers(names, RUN)
     values = {name: np.arange(5.0) + i for i, name in enumerate(names)}
-    plain = sum(FixedPoint(100.0).encode(v) for v in values.values())
+    plain = sum(FixedPoint(1e6).encode(v) for v in values.values())
     for _ in range(3):
-        sealed = {name: made[name].seal("sum", values[name], 100.0) for name in names}
+        sealed = {name: made[name].seal("sum", values[name], 1e6) for name in names}
         total = sum(sealed.values())
         assert (
             np.abs((total[:-1] - plain).view(np.int64)) <= len(names) / 2
         ).all()  # each rounds by half a unit at most
-        assert made["a"].open("sum", total, 100.0) == pytest.approx(4 * np.arange(5.0) + 6)
+        assert made["a"].open("sum", total, 1e6) == pytest.approx(4 * np.arange(5.0) + 6)
         some = sealed["a"] + sealed["b"] + sealed["c"]
         assert (np.abs(some.view(np.int64)) > 2**40).all()
         with pytest.raises(BadMasks, match="do not cancel"):
-            made["a"].open("sum", some, 100.0)
+            made["a"].open("sum", some, 1e6)
 
 
 def test_zeros_add_up_to_zero():
