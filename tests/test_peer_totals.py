@@ -169,6 +169,33 @@ def test_each_row_follows_from_the_products_of_random_features_that_a_root_asks_
     assert (nearest(np.array(found), rows[:60]) < 1e-3).sum() >= 2
 
 
+def test_no_means_that_a_root_tells_make_functions_that_are_zero_at_all_rows_but_one(digits):
+    """Before, means of 2^60 that cancel made each function a step: 1 where a coordinate is above any threshold, else 0. In the 49 stages of one fit of
+    1,797 digits a root found thresholds above which 47 rows of others were alone, and computed 40 of 40, most of them to 1e-3 of entries from 0 to
+    16, with gamma = 0.001."""
+    rows, _, marks = digits
+    mean, weights = np.zeros(marks.size), np.zeros((marks.size, 4))
+    mean[[0, -1]], weights[0], weights[-1] = 2.0**60, -(2.0**-8), 2.0**-8
+    psi = marks.coordinates(RBF, rows)
+    for j in range(4):
+        weights[1 + j, j] = 0.5 / np.sort(psi[:, 1 + j])[-2:].mean()
+    principal = Principal(weights, np.ones(4), np.ones(4), mean, 600.0, 600.0, 300.0, False, 4)
+    seen, options = Seen(site_rows(rows), marks, RBF), SumsOptions(4, RBF, 0, sealed=True, share_rows=False)
+    judges = JudgingRows(seen, principal, options, "1")
+    g, again = judges.functions, replace(judges).functions
+    np.testing.assert_array_equal(g, again)  # after a restart
+    for functions in (g, g[:, 1:] - g[:, :-1]):  # what is told of the first sum cancels other constants
+        assert (functions.std(axis=0) > 100).all()
+    sketch = Sketch(judges, lambda: g, 4)
+    told = sketch.conclude(sketch.term())
+    sketch.check(told)
+    with pytest.raises(BadConclusion, match="a mean of features that is longer than those of any row"):
+        sketch.check(told | {"mean": told["mean"] + 2.0**52})
+    ones, power = np.zeros(600), Power(psi, mean, weights, 4, 0.0, 1, 600)
+    ones[psi[:, 1].argmax()] = 1.0
+    assert np.abs(power.term()["image"][1:-1, 0] - ones @ psi[:, 1:-1]).max() > 1.0
+
+
 def explained(y, features, about, n, rng):
     """(k, M) points whose features add up to y, those of n rows, as a root finds them: where y is not explained yet it adds a point, and moves all.
     `features` gives (k, F) and their slopes (k, F, M); `about`: other rows."""
@@ -262,8 +289,8 @@ def test_how_the_total_of_three_nodes_is_rounded_depends_on_the_total_alone(term
 
 @pytest.mark.parametrize("small", [0.0, 3.0, 77.3, -(2.0**20) - 5], ids=str)
 def test_the_last_digits_of_a_total_are_not_those_of_its_smallest_term(small):
-    """A term of 2^59 units has no digits below 128, where a smaller one has some. Before, a root that had constants summed, as large as the bounds allow
-    and a few last places apart, read 199 of the 768 sums of features of five rows beside 100 to 1 % of their deviation: chance gives 8."""
+    """A term of 2^59 units has no digits below 128, where a smaller one has some. Before, a root that told constants as large as the bounds allow, a
+    few last places apart, read 199 of the 768 sums of features of five rows beside 100 to 1 % of their deviation: chance gives 8."""
     totals = sealed_totals(np.repeat([[2.0**59 + 2.0**40], [small]], 20_000, axis=1))
     assert chisquare(np.bincount(totals % 128, minlength=128)).pvalue > LEVEL
     assert np.abs(totals - 2**59 - 2**40 - small).max() <= 64 + 1

@@ -22,7 +22,7 @@ def mask_words(key: bytes, number: int, history: bytes, length: int) -> np.ndarr
 
 
 def check_totals(answers, values: np.ndarray, bound: float) -> None:
-    """What each node was told of the sum of the nodes' values (nodes, n): the same bits, and the sum but for half a unit, or last place, of each node."""
+    """What each node was told of the sum of the nodes' values (nodes, n): the same bits, and the sum but for half a unit or last place of each."""
     found, *others = answers
     assert all(other.tobytes() == found.tobytes() for other in others)
     plain, unit = values.astype(np.longdouble).sum(axis=0), 2.0 ** -float(FixedPoint(bound).bits)

@@ -57,7 +57,8 @@ class FixedPoint:
             raise OutOfBounds(text, told=f"{what}: a number is beyond its public bound; nothing was sent")
         scaled = values * power_of_two(self.bits)
         whole = np.rint(scaled)
-        part = np.rint(scaled - whole + shift + below * np.spacing(scaled))  # apart: beside 2^53 units float64 has no fractions
+        # apart: beside 2^53 units float64 has no fractions
+        part = np.rint(scaled - whole + shift + below * np.spacing(scaled))
         return (whole.astype(np.int64) + part.astype(np.int64)).view(np.uint64)
 
     def decode(self, total: np.ndarray, what: str = "a sum", terms: int = 1) -> np.ndarray:

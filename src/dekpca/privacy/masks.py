@@ -9,8 +9,8 @@ Totals of numbers that each node rounds by itself tell more than their sum: a ro
 reads the sums of each node. So each two nodes share a fraction of a unit for each number, too, which the one adds before it rounds and the other
 subtracts. Then the errors of rounding are random, and how they add up depends on the total alone.
 
-Float64 rounds, too: a large term has no digits where a small one has its last ones, and there the total would be the small one's alone. So a node puts
-random digits, which nobody else knows, where its numbers have none.
+Float64 rounds, too: a large term has no digits where a small one has its last ones, and there the total would be the small one's alone. So a node
+puts random digits, which nobody else knows, where its numbers have none.
 
 So masks of nodes that were told different things do not cancel: whoever told them gets random numbers. And a node that is told something else after a
 restart has other masks than before: no mask is used for two values.

@@ -29,7 +29,7 @@ import numpy as np
 from ...accuracy import Accuracy, mixed_groups
 from ...arrays import flip_signs, like, squares_of_rows, transposed, upper_triangle
 from ...chunks import STRIPES, row_bytes, summed
-from ...rounds import Arrays, Round, Shapes, Solver
+from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .judging_rows import (
     EFFORT,
     FREQUENCIES,
@@ -97,6 +97,14 @@ class Sketch(Round):
     def told(self) -> Shapes:
         many, power = 2 * self.judges.frequencies, (2 * GROUPS * self.judges.frequencies, POWER)
         return {"image": (GROUPS, many, self.q), "mean": (GROUPS, many), "weight": (3,), "power": power}
+
+    def check(self, told: Arrays) -> None:
+        """Refuse a mean that is longer than any row's features: beside it they would be rounded, to steps."""
+        super().check(told)
+        if (np.linalg.norm(told["mean"], axis=1) ** 2 > LONGEST * self.judges.options.largest).any():
+            raise BadConclusion(
+                "the root tells a mean of features that is longer than those of any row; start all anew"
+            )
 
     def conclude(self, total: Arrays) -> Arrays:
         mean, weight = total["mean"], max(total["weight"][0], 1e-300)
