@@ -170,8 +170,8 @@ def test_each_row_follows_from_the_products_of_random_features_that_a_root_asks_
 
 
 def test_no_means_that_a_root_tells_make_functions_that_are_zero_at_all_rows_but_one(digits):
-    """Before, means of 2^60 that cancel made each function a step: 1 where a coordinate is above any threshold, else 0. In the 49 stages of one fit of
-    1,797 digits a root found thresholds above which 47 rows of others were alone, and computed 40 of 40, most of them to 1e-3 of entries from 0 to
+    """Before, means of 2^60 that cancel made each function a step, 1 where a coordinate is above a threshold and else 0. In the 49 stages of one fit
+    of 1,797 digits a root found thresholds above which 47 rows of others were alone, and computed 40 of 40, most of them to 1e-3 of entries from 0 to
     16, with gamma = 0.001."""
     rows, _, marks = digits
     mean, weights = np.zeros(marks.size), np.zeros((marks.size, 4))

@@ -272,6 +272,19 @@ class Leak(Round):
         leak, power = summed(part, g.shape[0], g)
         return {"leak": leak / (GROUPS * (GROUPS - 1)), "power": power}
 
+    def bounds(self) -> dict[str, Any] | None:
+        """None if rows are shared, or for another solver. Else not by the sizes of terms: a root that lies would choose what leaves the span, and
+        bisect the size of the term of each node."""
+        images, told, judges = self.images, self.separated, self.images.judges
+        if images.squared or self.outside is not None:
+            return None
+        total, size = ROOM * judges.principal.count, judges.options.largest
+        long, image = LONGEST * size, np.linalg.norm(images.told["image"] @ told["basis"], axis=1).max()
+        # functions have unit length over all rows; where not everyone judges, a row's own term stands for others
+        own = size if judges.all_judge else GROUPS * long * max(1.0, total / JUDGES)
+        leak = 4.0 * (long * total * image**2 + ROOM * (own**2 + np.linalg.norm(told["image"], axis=0).max() ** 2))
+        return {"leak": leak, "power": long * total}
+
     def told(self) -> Shapes:
         k = self.separated["basis"].shape[1]
         return {"errors": (k,), "error": (3,), "group": (k,)}

@@ -162,7 +162,7 @@ class JudgingRows:
         return found if self.seen.rows.least == 1 else found + self._noise(found)
 
     def _noise(self, found: Array) -> Array:
-        """Far above what rounding does to functions. Without it a root that lies would tell coefficients that cancel, so that rounding makes functions
+        """Far above what rounding does to functions. Without it a root that lies would tell coefficients that cancel: then rounding makes functions
         that are zero at all rows but one. It follows from the rows and what was told: nobody else knows it, and a restart repeats it."""
         weights, mean, seed = self.principal.weights, self.principal.mean, blake2b(digest_size=16)
         for numbers_of in (to_numpy(self.rows.X), weights, mean):
