@@ -25,6 +25,7 @@ from dekpca.rounds import BadConclusion
 from dekpca.settings import LandmarkSource
 from dekpca.solvers.features import Power, draw_features
 from dekpca.solvers.sums import SumsOptions, sample_size
+from dekpca.solvers.sums.directions import Image
 from dekpca.solvers.sums.judge import Sketch
 from dekpca.solvers.sums.judging_rows import JudgingRows
 from dekpca.solvers.sums.moments import EXTRA, Moments, Principal, Seen
@@ -194,6 +195,18 @@ def test_no_means_that_a_root_tells_make_functions_that_are_zero_at_all_rows_but
     ones, power = np.zeros(600), Power(psi, mean, weights, 4, 0.0, 1, 600)
     ones[psi[:, 1].argmax()] = 1.0
     assert np.abs(power.term()["image"][1:-1, 0] - ones @ psi[:, 1:-1]).max() > 1.0
+
+
+def test_no_directions_that_a_root_tells_make_functions_that_are_zero_at_all_rows_but_one(digits):
+    """Nor of columns: before, a root that told the basis of the second sum of `axes` read 11 rows of others in one round, as they are."""
+    rows, mean, basis = digits[0], np.zeros(64), np.zeros((64, 1))
+    mean[[0, 32, 39]] = -1.0  # these columns are 0
+    far = rows[:, 20].max() - 0.5
+    basis[[0, 20, 32, 39], 0] = 0.5 - far / 64, 1 / 64, 2.0**52, -(2.0**52)
+    above = rows[rows[:, 20] > far].sum(axis=0)
+    for dtype in (np.float64, np.float32):
+        image = Image(site_rows(rows.astype(dtype)), mean, basis).term()["image"][:, 0]
+        assert np.abs(image - above)[1:32].max() > 100
 
 
 def explained(y, features, about, n, rng):

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
 
 from ...accuracy import ROUNDING
-from ...arrays import inverse, like, numbers, squares_of_rows, take, to_numpy, transposed
+from ...arrays import inverse, like, numbers, squares_of_rows, take, transposed
 from ...chunks import by_rows, row_bytes
-from ...draws import shared_seed, uniform, uniform_by_key
+from ...draws import shared_seed, uniform_by_key
 from .moments import Principal, Seen, chances
 from .options import LEAST_CLUSTER, SumsOptions
-from .rows import SiteRows
+from .rows import SiteRows, noise
 
 Array = Any
 
@@ -30,7 +29,6 @@ MOST_FEATURES = GROUPS * 2 * FREQUENCIES * EFFORT  # of a judgement: a sum over 
 POWER = 4  # vectors of the power iteration for the largest eigenvalue of the rest
 BESIDE = 1 + 2 * POWER  # sums of a feature beside those with functions: its mean, and two steps of the power iteration
 LIKELY = 1.5  # times its chance to judge, as a sample tells it: a row of a file is kept that may judge
-NOISE = 2.0**-40  # of the numbers that make a function, which float64 rounds at 2^-53
 ROUGH = 1e-5  # of the trace missed by the landmarks: features in float32 are exact enough
 
 
@@ -155,23 +153,12 @@ class JudgingRows:
     @cached_property
     def functions(self) -> Array:
         """(n, q) values of the principal functions, in float64."""
-        psi, mean, weights = self.psi, like(self.psi, self.principal.mean), like(self.psi, self.principal.weights)
+        apart, principal, xp = self.seen.rows.least > 1, self.principal, aac.array_namespace(self.psi)
+        psi = xp.astype(self.psi, xp.float64, copy=False) if apart else self.psi
+        mean, weights = like(psi, principal.mean), like(psi, principal.weights)
         found = by_rows(lambda rows: (psi[rows, :] - mean) @ weights, psi.shape[0], row_bytes(psi), psi)
-        xp = aac.array_namespace(found)
         found = xp.astype(found, xp.float64, copy=False)
-        return found if self.seen.rows.least == 1 else found + self._noise(found)
-
-    def _noise(self, found: Array) -> Array:
-        """Far above what rounding does to functions. Without it a root that lies would tell coefficients that cancel: then rounding makes functions
-        that are zero at all rows but one. It follows from the rows and what was told: nobody else knows it, and a restart repeats it."""
-        weights, mean, seed = self.principal.weights, self.principal.mean, blake2b(digest_size=16)
-        for numbers_of in (to_numpy(self.rows.X), weights, mean):
-            seed.update(np.ascontiguousarray(numbers_of).tobytes())
-        drawn = uniform(found.shape, int.from_bytes(seed.digest(), "little"), found)
-        xp, psi = aac.array_namespace(found), self.psi
-        squares = by_rows(lambda rows: squares_of_rows(psi[rows, :]), psi.shape[0], row_bytes(psi), psi)
-        size = xp.sqrt(xp.astype(squares, xp.float64, copy=False)) + float(np.linalg.norm(mean))
-        return NOISE * size[:, None] * like(found, np.linalg.norm(weights, axis=0)) * (drawn - 0.5)
+        return found + noise(found, psi, principal.mean, principal.weights) if apart else found
 
     @cached_property
     def signs(self) -> Array:
