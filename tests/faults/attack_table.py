@@ -79,6 +79,8 @@ TABLE = [
         "settings.py", "rows, k = others(LEAST_CLUSTER) or others(),", "rows, k = others(),"),
     Row("a map with which one row overflows", "test_privacy.py::test_no_map_that_a_root_tells_stops_a_node_for_one_row",
         "solvers/private.py", "found = np.where(np.abs(found) <= LONGEST, found, 0.0)", "pass"),
+    Row("components with which one row overflows", "test_scores.py::test_a_row_whose_error_overflows_does_not_stop_its_node",
+        "scores.py", "place = np.where(np.isnan(place), BINS, place)", "pass"),
     Row("few rows of a stream judge in groups", "totals.py::test_a_root_cannot_make_few_rows_judge_in_groups",
         "solvers/sums/stream.py", 'if self.seen.rows.least > 1 and most > self.bounds()["most"][0]:', "if False:"),
     Row("samples of two runs differ by few rows", "totals.py::test_samples_of_two_runs_are_the_same_or_differ_by_many_rows",
