@@ -177,7 +177,8 @@ class JudgingRows:
         missed = self.principal.missed > ROUGH * self.principal.trace
         squares = by_rows(lambda rows: squares_of_rows(X[rows, :]), X.shape[0], row_bytes(X), X)
         rough = missed and self.count > 2 * JUDGES and not kernel.far(squares)
-        kind = xp.float32 if rough else X.dtype
+        # totals of float32 numbers would tell of single owners by their last digits (masks.py)
+        kind = xp.float64 if self.seen.rows.least > 1 else xp.float32 if rough else X.dtype
 
         def rounded(x: Array, kind: Any = kind) -> Array:
             return xp.astype(x, kind, copy=False)
