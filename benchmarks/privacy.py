@@ -1,8 +1,9 @@
 """Kernel PCA with differential privacy: agreement by epsilon and number of rows, on 20 nodes; what secure sums cost; an attack; how often
-two runs on other columns tell a row of a small node; and how many rows a search finds in the products of their coordinates.
+two runs on other columns tell a row of a small node; how many rows a search finds in the products of their coordinates; and whether sums of features
+times functions determine rows.
 
     python benchmarks/privacy.py --data mnist-0358.npz [--rows 2000 20000 100000 1000000] [--seeds 3]
-        [--sections agreement cost peers audit groups rows]
+        [--sections agreement cost peers audit groups rows features]
 
 Agreement is the correlation of component values with those of 400 coordinates of public points without noise, of the worst seed, over at most 20,000
 rows. Components 3 and 4 have nearly equal eigenvalues: for them the smallest cosine between the two planes. More rows than there are images
@@ -20,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import least_squares
 from scipy.stats import beta
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.preprocessing import scale
 
 from common import GAMMA, Floors, arguments, console, load, numbers, table
 from dekpca import Network
@@ -54,6 +57,11 @@ PIXEL_NOISE = 20.0  # deviation, of 255, that makes copies of images other rows
 
 KERNEL = make_kernel("rbf", gamma=GAMMA)
 RANKS, TRUE_RANK = (60, 120), 400  # coordinates kept; and in the answer without noise
+# rows, columns, features, functions
+FEATURES = (
+    (20, 10, 384, 0), (40, 10, 128, 0), (40, 10, 128, 4), (60, 10, 128, 0), (60, 10, 128, 8),
+    (25, 30, 768, 0), (40, 30, 768, 0), (40, 30, 128, 12),
+)  # fmt: skip
 ENGINE_ROWS = (
     20_000  # up to which every fit is one of the engine; beyond, fits with public points share the nodes' sums
 )
@@ -156,7 +164,7 @@ def cosine(Z: np.ndarray, central: np.ndarray) -> float:
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
-    sections = ("agreement", "cost", "peers", "audit", "groups", "rows")
+    sections = ("agreement", "cost", "peers", "audit", "groups", "rows", "features")
     parser.add_argument("--sections", nargs="+", choices=sections, default=list(sections))
     parser.add_argument("--rows", type=int, nargs="+", default=[2000, 20_000, 100_000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.5, 1.0, 4.0])
@@ -183,6 +191,8 @@ def main() -> None:
         groups_of_two_runs()
     if "rows" in a.sections:
         rows_of_products()
+    if "features" in a.sections:
+        rows_of_features(floors)
     floors.finish()
 
 
@@ -432,6 +442,59 @@ def rows_of_products() -> None:
         found = off[off < 0.01]
         shown.add_row(str(rows), "20", str(len(found)), f"{found.max():.1e}" if len(found) else "")
     console.print(shown)
+
+
+def rows_of_features(floors: Floors) -> None:
+    """Whether sums of features times functions determine rows: a search by least squares, which begins near them."""
+    X = scale(load_breast_cancer().data)[np.random.default_rng(0).permutation(569)]
+    shown = table(
+        "breast cancers in standard units, gamma = 1 / columns; a search that begins 0.3 deviations off",
+        "rows", "columns", "features", "functions", "sums / numbers", "median error / length", "before",
+    )  # fmt: skip
+    for rows, columns, features, functions in FEATURES:
+        sums = sums_of_features(X[300:, :columns], features, functions)
+        true, rng = X[:rows, :columns], np.random.default_rng(1)
+        y, start = sums(true)[0], true + 0.3 * rng.normal(size=true.shape)
+
+        def off(found, true=true):
+            return np.median(np.linalg.norm(found.reshape(true.shape) - true, axis=1) / np.linalg.norm(true, axis=1))
+
+        def missing(p, sums=sums, shape=true.shape, y=y):
+            return sums(p.reshape(shape))[0] - y
+
+        def slopes(p, sums=sums, shape=true.shape):
+            return sums(p.reshape(shape))[1]
+
+        exact = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
+        found = least_squares(missing, start.ravel(), slopes, max_nfev=300, **exact).x
+        ratio = len(y) / true.size
+        cells = map(str, (rows, columns, features, functions))
+        shown.add_row(*cells, f"{ratio:.2f}", f"{off(found):.1g}", f"{off(start):.2f}")
+        floors.require(
+            (off(found) < 1e-6) == (ratio > 1), f"{rows} rows with {ratio:.2f} sums a number: {off(found):.1g}"
+        )
+    console.print(shown)
+
+
+def sums_of_features(points: np.ndarray, features: int, functions: int):
+    """A function from rows to the sums over them of random features, alone and times functions in the span of landmarks, and to their slopes."""
+    kernel = make_kernel("rbf", gamma=1 / points.shape[1])
+    marks, omega = points[: max(functions, 1)], kernel.frequencies(points.shape[1], features // 2, 1)
+    root = Landmarks.of(marks, kernel).root[:, :functions]
+
+    def sums(P):
+        angle, k = P @ omega.T, kernel.gram(P, marks)
+        f = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+        df = np.concatenate([-np.sin(angle)[:, :, None] * omega, np.cos(angle)[:, :, None] * omega], axis=1)
+        g = np.concatenate([np.ones((len(P), 1)), k @ root], axis=1)
+        dk = -2 * kernel.gamma * k[:, :, None] * (P[:, None] - marks)
+        dg = np.concatenate([np.zeros((len(P), 1, P.shape[1])), np.einsum("nlm,lj->njm", dk, root)], axis=1)
+        slopes = df[:, :, None] * g[:, None, :, None] + f[:, :, None, None] * dg[:, None]
+        return (f.T @ g).ravel(), slopes.reshape(len(P), -1, P.shape[1]).swapaxes(0, 1).reshape(
+            f.shape[1] * g.shape[1], -1
+        )
+
+    return sums
 
 
 def least_epsilon(absent: np.ndarray, there: np.ndarray, deviation: float) -> float:

@@ -12,7 +12,8 @@ from ...privacy.ledger import cost
 from ...settings import RANDOM_FEATURES, Settings
 from ...solvers.private import expected
 from ...solvers.sums.clusters import LEAST_CLUSTER
-from ...solvers.sums.judging_rows import MOST_FEATURES
+from ...solvers.sums.judging_rows import BESIDE, MOST_FEATURES
+from ...solvers.sums.moments import EXTRA
 from .config import Config
 from .keys import LEAST_MEMBERS
 
@@ -78,7 +79,7 @@ def disclosure(
         count_too = ", and how many rows there are" if private else ""
         yield f"sums of the rows' {what}, and of products of these{count_too}", sums
         if settings.sealed and not private:
-            few = f"each row, if all nodes but the largest have fewer than {rows_for_sums(columns):,} rows in all"
+            few = f"each row, if all nodes but the largest have fewer than {rows_for_sums(settings, columns):,} rows in all"
             yield f"by these sums, perhaps {few}", "in sums, to the node that opens their totals"
     if added is not None and added[1]:
         run, new = added
@@ -97,9 +98,11 @@ def disclosure(
     yield f"this node's name{about}", EVERYBODY
 
 
-def rows_for_sums(columns: int) -> int:
-    """So many rows have more numbers than a judgement has sums of features: each of fewer may follow from these sums."""
-    return -(-MOST_FEATURES // (columns + 1))
+def rows_for_sums(settings: Settings, columns: int) -> int:
+    """So many rows have more numbers than a judgement has sums of features times functions: each of fewer may follow from these sums."""
+    k = settings.n_components
+    functions = settings.max_landmarks if k < 1 else int(k) + EXTRA
+    return -(-MOST_FEATURES * (functions + BESIDE) // (columns + 1))
 
 
 def too_few(sealed: bool, config: Config) -> str:

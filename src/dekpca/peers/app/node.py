@@ -293,12 +293,10 @@ def run(
                 of = f"the members of run {prepared.before.run!r} were {listing(then)}, and these are {listing(now)}"
                 raise Disagreement(f"add: {of}; start a new run without --add")
 
-        others, enough = int(sizes.sum() - sizes.max()), rows_for_sums(features.count)
+        others, enough = int(sizes.sum() - sizes.max()), rows_for_sums(settings, features.count)
         if settings.sealed and not private and others < enough:
-            what = (
-                "few rows: whoever opens the totals may compute each row of the nodes but the largest; join more nodes"
-            )
-            log.warning(f"{what}, or use privacy", extra={"rows": others, "enough": enough})
+            what = "few rows: totals have more numbers than those of the nodes but the largest, and may tell each of these rows to whoever opens them"
+            log.warning(f"{what}; join more nodes, or use privacy", extra={"rows": others, "enough": enough})
 
         def engine(plan: Plan, watch: Any) -> Outcome:
             options = replace(plan.options, earlier=earlier, private_seed=session.store.private_seed())
