@@ -125,7 +125,7 @@ def rounds():
     own, kernel = rows(), make_kernel("rbf", gamma=0.05)
     none, ones = Landmarks.none(own.X), lambda: np.ones(len(own))
     label = lambda: np.zeros(len(own), dtype=np.int64)  # noqa: E731
-    marks = none.grown(own.X[::20], kernel)
+    marks = none.plus(own.X[::20], "points", kernel)
     return {
         "weigh": Weigh(own, label, ones, 6, 10, 1.0, 0),
         "centres": Centres(own, own.X, label, ones, 6, 10, heaviest=1.0, even=True, seed=0),
