@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conftest import clusters, make_options
+from conftest import clusters, make_options, replayed
 from dekpca import Network
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
@@ -18,7 +18,7 @@ from dekpca.peers.app.delivery import PeerDelivery
 from dekpca.peers.net.authority import init_ca
 from dekpca.plan import Plan
 from dekpca.program import program
-from dekpca.rounds import BadConclusion, Magnitudes, Round, Transcript, replayed
+from dekpca.rounds import BadConclusion, Magnitudes, Round, Transcript
 from dekpca.site import apart
 from dekpca.solvers import sums
 from dekpca.solvers.sums import clusters as rounds_of_clusters

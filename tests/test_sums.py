@@ -13,12 +13,13 @@ from sklearn.datasets import load_breast_cancer, load_digits, make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
+from conftest import replayed
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.draws import row_keys, uniform_by_key
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
 from dekpca.results import MixedComponentsWarning
-from dekpca.rounds import BadConclusion, Transcript, replayed
+from dekpca.rounds import BadConclusion, Transcript
 from dekpca.site import apart, make_site
 from dekpca.solvers.sums import SumsOptions, clusters, rows_to_grow_by, solve
 from dekpca.solvers.sums.clusters import (
