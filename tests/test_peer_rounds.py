@@ -128,7 +128,7 @@ def rounds():
     marks = none.plus(own.X[::20], "points", kernel)
     return {
         "weigh": Weigh(own, label, ones, 6, 10, 1.0, 0),
-        "centres": Centres(own, own.X, label, ones, 6, 10, heaviest=1.0, even=True, seed=0),
+        "centres": Centres(own, label, ones, 6, 10, heaviest=1.0, seed=0, coordinates=own.X, even=True),
         "landmarks": NewLandmarks(
             own, label, ones, 6, 10, heaviest=1.0, even=True, mean=own.X[0], marks=none, kernel=kernel
         ),
