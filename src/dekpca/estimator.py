@@ -257,14 +257,8 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         owned = deal(X, nodes, self.network, seed, self.dtype, self.missing)
         parts = Dealt(placed(owned.X, self.device), owned.rows)
         plan = make_plan(self, settings_of(self, owned.features, seed), owned.network, parts, owned.features)
-        self._publish(run_plan(plan, engine.run, self))
+        self._publish(run_plan(plan, engine.run, self), owner=nodes if isinstance(nodes, str) else None)
         self._nodes = owned._replace(X=None).node_of
-        return self._keep_owner_column(nodes if isinstance(nodes, str) else None)
-
-    def _keep_owner_column(self, column: str | None) -> Self:
-        """Keep which column named the owners: it is no feature."""
-        self._owner_column = column
-        self.node_models_.owner_column = column
         return self
 
     nodes_: Any
@@ -274,10 +268,10 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _fit_collection(self, X: Any, nodes: Any) -> Self:
         """Rows of a Dask collection, on the workers that have them."""
         engine = self._engine(X)
-        self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self))
+        self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self), owner=nodes)
         if nodes is not None or self.missing == "drop":
             self.nodes_ = None  # the order of the rows is not that of the partitions
-        return self._keep_owner_column(nodes)
+        return self
 
     def _engine(self, X: Any = None) -> Any:
         """The module of the engine, which can do what is asked for; of a Dask collection that of its workers."""
@@ -293,11 +287,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         with progress.shown(bool(self.verbose)):
             plan, blocks = plan_rows(self, X, nodes)
         reader, surveyed = blocks.reader, blocks.reader.seconds
-        self._publish(run_plan(plan, engines.module("local").run, self))
+        owner = X.roles.owner if nodes is None else nodes
+        self._publish(run_plan(plan, engines.module("local").run, self), owner=owner)
         self.nodes_ = None if self.missing == "drop" else blocks.node
         self.history_ |= {"passes": reader.passes, "dropped": reader.dropped}
         self.history_["seconds"]["first pass"] = surveyed
-        return self._keep_owner_column(X.roles.owner if nodes is None else nodes)
+        return self
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
         """Find the components of data that is already split.
@@ -514,20 +509,20 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """Publish the answer of the stream."""
         stream = self._stream
         run = partial(run, script=partial(program, stream=stream))
-        self._publish(run_plan(plan, run, type(self)(**self._given)), stream)
+        self._publish(run_plan(plan, run, type(self)(**self._given)), stream, self._owner_column)
 
     @classmethod
     def from_result(cls, result: Result) -> Self:
         """An estimator with the parameters and the result of a fit that ran elsewhere."""
         return cls(**result.parameters.get_params(deep=False))._publish(result)
 
-    def _publish(self, result: Result, stream: Stream | None = None) -> Self:
+    def _publish(self, result: Result, stream: Stream | None = None, owner: str | None = None) -> Self:
+        """The attributes of a fitted estimator. `owner`: the column that named the owners, which is no feature."""
         plan, self._stream = result.plan, stream
         self._keep_features(plan.features)
         self.network_, self.node_sizes_ = plan.network, plan.sizes
         if stream is None:
             self._nodes = partial(np.repeat, plan.nodes, plan.sizes[plan.nodes])
-            self._owner_column = None
             for name in ("nodes_", "n_samples_seen_", "_plan", "_given"):  # of an earlier fit or stream
                 self.__dict__.pop(name, None)
         self.eigenvalues_ = self._back(result.eigenvalues)
@@ -537,8 +532,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.n_landmarks_, self.n_iter_, self.converged_ = result.n_landmarks, result.n_iter, result.converged
         self.gamma_, self.history_, self.privacy_ = result.gamma, result.history, result.ledger
         self.node_models_, self.answering_node_ = result.node_models, result.answering_node
-        if stream is not None:
-            self.node_models_.owner_column = self._owner_column
+        self._owner_column = self.node_models_.owner_column = owner
         if result.offset is not None:
             self.offset_ = result.offset
         elif hasattr(self, "offset_"):  # of an earlier fit
