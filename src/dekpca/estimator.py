@@ -17,6 +17,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import engines, progress
+from .accuracy import Accuracy
 from .arrays import like, to_numpy
 from .data.checks import checked, is_foreign, placed, where_complete
 from .data.columns import Features, Samples, split_off
@@ -527,8 +528,9 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 self.__dict__.pop(name, None)
         self.eigenvalues_ = self._back(result.eigenvalues)
         self.explained_variance_ratio_ = self._back(result.explained_variance_ratio)
-        self.accuracy_, self.mixed_components_ = result.accuracy, result.mixed_components
-        self.span_accuracy_, self.span_accuracy_bound_ = result.span_accuracy, result.span_accuracy_bound
+        about = result.estimate or Accuracy.unknown(result.n_components)
+        self.accuracy_, self.mixed_components_ = np.array(about.components), list(about.mixed)
+        self.span_accuracy_, self.span_accuracy_bound_ = about.span, about.span_bound
         self.n_landmarks_, self.n_iter_, self.converged_ = result.n_landmarks, result.n_iter, result.converged
         self.gamma_, self.history_, self.privacy_ = result.gamma, result.history, result.ledger
         self.node_models_, self.answering_node_ = result.node_models, result.answering_node
