@@ -265,6 +265,7 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     nodes_: Any
     node_models_: NodeModels
     _nodes: Callable[[], np.ndarray]  # finds nodes_ when it is asked for
+    _owner_column: str | None  # of DataFrames, which named the owners: no feature
 
     def _fit_collection(self, X: Any, nodes: Any) -> Self:
         """Rows of a Dask collection, on the workers that have them."""
@@ -467,12 +468,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         answer = run_plan(plan, rows.run, self).outcome.answers[0]
         self._plan, self._given = replace(plan, parts=[]), self.get_params(deep=False)
         self._keep_features(rows.features)
-        self.network_ = rows.network
+        self.network_, self._owner_column = rows.network, None
         return Stream(Basis.of(rows.network.names, plan.options.solver_options, answer))
 
     def _add_rows(self, stream: Stream, rows: Any, nodes: Any) -> Self:
         rows.add_to(stream)
-        self._owner_column = nodes if isinstance(nodes, str) else None
+        self._owner_column = nodes if isinstance(nodes, str) else self._owner_column
         return self._stream_changed(stream, rows)
 
     def _stream_changed(self, stream: Stream, rows: Any) -> Self:
