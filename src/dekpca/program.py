@@ -16,8 +16,8 @@ from .rounds import Arrays, Round, Shapes, Solver, Transcript, run_rounds
 from .settings import Options
 from .site import Site
 from .solvers import exact, features, private, projection, sums
+from .solvers.histogram import with_histogram
 from .solvers.projection.solve import solve as solve_projection
-from .solvers.scores import with_histogram
 
 
 def program(site: Site, options: Options, stream: sums.Stream | None = None) -> Script:
