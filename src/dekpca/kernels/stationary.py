@@ -10,6 +10,9 @@ from ..arrays import like, squares_of_rows, transposed
 from ..draws import normal, normal_like, uniform
 from .base import Array, Kernel, RandomMap
 
+WIDE = 0.25  # of the random features of a laplacian kernel, which are drawn from wider distributions
+WIDER = 4.0 ** np.arange(1, 9)  # so many times wider
+
 
 class Stationary(Kernel):
     """A subclass has `matrix` and `frequencies`; without these, has_sketch = has_frequencies = False."""
@@ -88,3 +91,25 @@ class Laplacian(Stationary):
 
     def frequencies(self, n_features: int, count: int, seed: int) -> np.ndarray:
         return self.gamma * np.tan(np.pi * (uniform((count, n_features), seed) - 0.5))
+
+    def random_map(self, n_features: int, count: int, groups: int, seed: int) -> RandomMap:
+        """Where the kernel is wide, nearly all frequencies are too low to tell rows apart, and what landmarks miss of it is made of the
+        few high ones. So some have a column from a wider distribution, and each counts as much less as it is now more likely."""
+        uniforms, wide = uniform((groups * count, n_features), seed), uniform((groups * count, 3), seed + 1)
+        frequencies = np.tan(np.pi * (uniforms - 0.5))
+        chosen = np.flatnonzero(wide[:, 0] < WIDE)
+        column, width = ((wide[chosen, i] * n).astype(np.int64) for i, n in ((1, n_features), (2, len(WIDER))))
+        frequencies[chosen, column] *= WIDER[width]
+        squares = frequencies**2
+        ratio = sum((w * (1.0 + squares) / (w * w + squares)).mean(axis=1) for w in WIDER) / len(WIDER)  # of densities
+        weights = (1.0 - WIDE + WIDE * ratio).reshape(groups, 1, count) ** -0.5
+        both = self.gamma * frequencies, np.tile(weights, (1, 2, 1)).ravel()  # of cosines and of sines
+        drawn: dict[str, tuple[Array, Array]] = {}  # by dtype
+
+        def features(X: Array) -> Array:
+            kind = str(X.dtype)
+            if kind not in drawn:
+                drawn[kind] = like(X, both[0]), like(X, both[1])
+            return self.features(X, drawn[kind][0], groups) * drawn[kind][1]
+
+        return features
