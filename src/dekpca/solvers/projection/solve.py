@@ -36,6 +36,8 @@ docs/explanation/algorithm.md.
   where they use them; t starts at 0 again. (The authors' scripts remove it from the node's own objective alone.) At the end all components are
   scaled and sorted by their eigenvalues (`Spectrum`), for which neighbors exchange values once more.
 - Where the sum of the penalties is not above 2 lambda_1(K_j), the step of alpha_j has no maximum; this is refused (`check_penalties`).
+- The paper's answer is w_j, which `expansion="node"` gives. By default a model answers by z_j, over the samples of the neighborhood.
+- z is not clipped where its squares overflow; the next check ends such a run.
 
 The authors' published scripts (test.m of hefansjtu/DeKPCA-ADMM, Experiment1/dkpca_exp1.py of Yruikk/DeKPCA-ADMM_py) differ from Alg. 1 by more:
 
