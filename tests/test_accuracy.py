@@ -17,7 +17,7 @@ from dekpca import PAPER, DecentralizedKernelPCA, Network, NodeModel, Projection
 from dekpca.accuracy import MIXED, ROUNDING, Accuracy, mixed_groups
 from dekpca.engines import local
 from dekpca.estimator import NarrowKernelWarning
-from dekpca.kernels import make_kernel
+from dekpca.kernels import make_kernel, stationary
 from dekpca.model_file import ModelFileError
 from dekpca.solvers.projection.separation import span_error
 
@@ -49,6 +49,21 @@ def fit(parts, k, quiet=False, **settings):
 
 
 # ---------------------------------------------------------------------- the estimate
+def test_wider_frequencies_judge_few_columns_with_less_noise(monkeypatch):
+    """Of fits with the same landmarks only the random features differ. With the kernel's own frequencies few are high, as what landmarks miss is."""
+    X = StandardScaler().fit_transform(make_swiss_roll(600, random_state=0)[0])
+    _, truth = central(X, 4, make_kernel("rbf", gamma=0.3))
+    settings = {"gamma": 0.3, "landmarks": X[:80], "share_rows": False, "network": 2}
+
+    def worst():
+        fits = (DecentralizedKernelPCA(4, random_state=seed, **settings).fit(X) for seed in range(12))
+        return max(true_error(model.transform(X), truth) for model in fits)
+
+    wide = worst()
+    monkeypatch.setattr(stationary, "WIDER", 0.0)
+    assert wide < 0.5 * worst()
+
+
 @pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
 @pytest.mark.parametrize("landmarks", [40, 80])
 @pytest.mark.parametrize("share_rows", [True, False])
@@ -127,10 +142,23 @@ def test_a_kernel_that_needs_every_row_of_a_table_gets_them():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2600, 6))
     few, all_rows = (make_options(np.array_split(X, 4), Network.ring(4), **s) for s in ({"max_landmarks": 2499}, {}))
-    assert few.max_landmarks == 2499 < len(X) < all_rows.max_landmarks
+    assert few.max_landmarks == 2499 < len(X) == all_rows.max_landmarks
     assert make_options(np.array_split(X, 4), Network.ring(4), share_rows=False).max_landmarks == 2500
     many = np.array_split(rng.normal(size=(5000, 2)), 4)
     assert make_options(many, Network.ring(4)).max_landmarks == 2500
+
+
+@pytest.mark.parametrize("rows", [60, 400])
+def test_as_many_landmarks_as_rows_are_the_rows_and_the_answer_is_exact(rows):
+    """Also of rows that are there twice; means of clusters, with which it began, are no landmarks any more."""
+    X = np.random.default_rng(0).normal(size=(rows, 6))
+    X[-20:] = X[:20]
+    model = fit(np.array_split(X, 4), 3, True, network=Network.ring(4), gamma=2.0)
+    assert model.n_landmarks_ == rows - 20
+    assert all("rows of the nodes" in str(held) for held in model.node_models_[0].contents)
+    _, truth = central(X, 3, make_kernel("rbf", gamma=2.0))
+    assert true_error(model.transform(X), truth) < 1e-12
+    assert model.span_accuracy_bound_ > 1 - 1e-9
 
 
 @pytest.mark.parametrize("settings", [{"landmarks": 80}, {"solver": Projection(n_landmarks=80)}], ids=str)
@@ -475,6 +503,6 @@ def test_a_kernel_that_is_too_wide_is_not_called_narrow():
 
 def test_a_warning_of_many_mixed_components_is_short():
     X = np.tile([*np.eye(30), *-np.eye(30)], (10, 1))  # no direction is another's better
-    with pytest.warns(UserWarning, match="14 more cannot be told apart") as caught:
+    with pytest.warns(UserWarning, match=r"\d+ more cannot be told apart") as caught:
         DecentralizedKernelPCA(20, gamma=0.1, network=4, tol=0.9, landmarks=60, random_state=0).fit(X)
     assert max(len(str(warning.message)) for warning in caught) < 1000

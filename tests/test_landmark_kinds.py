@@ -204,10 +204,10 @@ def test_random_features_in_float32():
     ids=str,
 )  # fmt: skip
 def test_the_features_of_the_judge_estimate_the_kernel_without_bias(kernel):
-    """In the mean of many groups, which are independent of each other."""
+    """In the mean of many groups, which are independent of each other; also where the two halves of a group are not equal."""
     X = np.concatenate(clusters([12, 8]))
     exact = kernel.gram(X, X)
-    count, groups = 32, 400
+    count, groups = 33, 400
     Z = kernel.random_map(X.shape[1], count, groups, seed=1)(X).reshape(len(X), groups, 2 * count)
     found = np.einsum("igf,jgf->gij", Z, Z)
     spread = found.std(axis=0)

@@ -15,7 +15,7 @@ from dekpca import Network
 from dekpca.cli import app
 from dekpca.peers.app.audit import AUDIT, Audit, BadAudit, _next, read
 from dekpca.peers.app.session import Session
-from dekpca.peers.net.identity import IdentityError, load
+from dekpca.peers.net.identity import IdentityError, key_fingerprint, load
 from peer_nodes import Nodes, Stop, certified, join, place
 from test_peer_private import certs, failed, secure, wire  # noqa: F401
 
@@ -158,22 +158,21 @@ def test_a_node_that_cannot_listen_ends_its_audit_file(tmp_path):
     assert "cannot be bound" in lines[-1]["outcome"]
 
 
-def test_a_denied_certificate_is_refused(certs, tmp_path, wire):  # noqa: F811
+def test_a_denied_key_is_refused(certs, tmp_path, wire):  # noqa: F811
     """By a neighbor when it calls, and by all members that deny it by its key record: nothing but keys has left them then."""
     network, thief = Network.path(3), certified(certs, ["2"])["2"]
     nodes = Nodes(tmp_path, network, *secure(network), certs=certs)
     assert list(nodes.places["0"].neighbors) == ["1"]  # node 0 hears of node 2 by its record alone
 
-    identity = load(certs / "0.crt", certs / "0.key", certs / "ca.crt", "0", [thief.fingerprint])
+    identity = load(certs / "0.crt", certs / "0.key", certs / "ca.crt", "0", [key_fingerprint(thief.key)])
     nodes.identities["0"] = identity
     errors = failed(nodes)
-    assert any(
-        f"key record of node 2: its certificate {thief.fingerprint} is denied" in str(e) for e in errors.values()
-    )
+    denied = f"key record of node 2: its key {key_fingerprint(thief.key)} is denied"
+    assert any(denied in str(e) for e in errors.values())
     assert {kind for kind, _ in wire.sent["0"]} == {"keys"}
     # others do not deny it, and may have begun: of their sums none is in clear, and none has a total without node 0
     assert {dtype for sent in wire.sent.values() for _, dtype in sent} == {"<u8"}
     with pytest.raises(IdentityError, match="is denied"):
-        load(certs / "2.crt", certs / "2.key", certs / "ca.crt", "2", [thief.fingerprint.lower()])
-    with pytest.raises(IdentityError, match="no SHA-256 fingerprint"):
+        load(certs / "2.crt", certs / "2.key", certs / "ca.crt", "2", [key_fingerprint(thief.key).upper()])
+    with pytest.raises(IdentityError, match="no fingerprint of a key"):
         load(certs / "2.crt", certs / "2.key", certs / "ca.crt", "2", ["5F"])

@@ -22,7 +22,7 @@ from dekpca.cli import app
 from dekpca.peers.app.check import row, summary
 from dekpca.peers.app.config import free_addresses, read, write_nodes
 from dekpca.peers.net.authority import init_ca, issue
-from dekpca.peers.net.identity import fingerprint, read_certificates
+from dekpca.peers.net.identity import key_fingerprint, read_certificates
 from dekpca.peers.net.probe import Seen
 from faults.supervisor import until
 
@@ -135,15 +135,15 @@ def test_nodes_that_run_already_are_not_disturbed(nursery, owners):
 
 
 @pytest.mark.slow  # it stays for a minute to tell others; test_peer_dishonest.py has it with nodes in threads
-def test_a_neighbor_with_a_denied_certificate_is_refused_and_the_log_says_so(nursery, owners):
+def test_a_neighbor_with_a_denied_key_is_refused_and_the_log_says_so(nursery, owners):
     """Its calls are refused; `deny` is read at the start of a node."""
-    stolen = fingerprint(read_certificates(owners / "certs" / "oslo.crt")[0])
+    stolen = key_fingerprint(read_certificates(owners / "certs" / "oslo.crt")[0])
     change(owners, "rome", "members =", f'deny = ["{stolen}"]\nmembers =')
     run = {name: Started(nursery, owners, "node", "run", owners / f"{name}.toml", "--yes") for name in ("rome", "oslo")}
     assert run["oslo"].end() == 2, run["oslo"].text()
-    assert "refused by node rome: node oslo: its certificate" in run["oslo"].text()
+    assert "refused by node rome: node oslo: its key" in run["oslo"].text()
     until(
-        lambda: f"its certificate {stolen} is denied (deny in node.toml)" in run["rome"].text(),
+        lambda: f"its key {stolen} is denied (deny in node.toml)" in run["rome"].text(),
         "the log says so",
         PATIENCE,
     )
@@ -155,13 +155,13 @@ def test_a_neighbor_with_a_denied_certificate_is_refused_and_the_log_says_so(nur
     run["rome"].end()
 
 
-def test_a_denied_certificate_is_said_at_both_ends(nursery, owners):
-    stolen = fingerprint(read_certificates(owners / "certs" / "oslo.crt")[0])
+def test_a_denied_key_is_said_at_both_ends(nursery, owners):
+    stolen = key_fingerprint(read_certificates(owners / "certs" / "oslo.crt")[0])
     change(owners, "rome", "members =", f'deny = ["{stolen}"]\nmembers =')
     rome, oslo = check(nursery, owners, "rome", 6), check(nursery, owners, "oslo", 6)
     assert (rome.end(), oslo.end()) == (2, 2), rome.text() + oslo.text()
-    assert f"denied by this node: its certificate {stolen}" in rome.table()["oslo"]["remark"]
-    assert "refused by node rome: node oslo: its certificate" in oslo.table()["rome"]["remark"]
+    assert f"denied by this node: its key {stolen}" in rome.table()["oslo"]["remark"]
+    assert "refused by node rome: node oslo: its key" in oslo.table()["rome"]["remark"]
 
 
 def wrong_ca(owners):

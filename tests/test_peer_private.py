@@ -453,15 +453,15 @@ def test_a_node_that_was_killed_goes_on_with_the_same_masks(certs, tmp_path, wir
 def test_certificates_are_checked_once_in_a_run(certs, tmp_path, wire, monkeypatch):
     """A node is killed; until it is started again its certificate was renewed, as a longer one, and that of another node has run out. What it signs
     at the end others verify by the key of the epoch, not by the certificate that they know."""
-    network, at, checked, size = NETWORKS["ring"], [], keys.checked_keys, keys.longest
+    network, at, check, size = NETWORKS["ring"], [], keys.check_records, keys.longest
     parts, options = secure(network)
 
     def only_before(*given):
         if at:
             raise keys.BadRecord("key record of node 2: its certificate is not valid now")
-        return checked(*given)
+        check(*given)
 
-    monkeypatch.setattr(keys, "checked_keys", only_before)
+    monkeypatch.setattr(keys, "check_records", only_before)
     monkeypatch.setattr(keys, "longest", lambda *given: size(*given) + (400 if at else 0))
     wire.spoil = staticmethod(stop_at_judge(at))
     nodes = Nodes(tmp_path, network, parts, options, certs=certs)

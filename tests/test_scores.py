@@ -213,3 +213,11 @@ def test_on_the_command_line(tmp_path, monkeypatch):
     errors = np.array([float(row["reconstruction error"]) for row in table])
     assert np.array_equal(beyond == 1, -errors < told["offset"])
     assert 0 < json.loads(done.stdout)["outliers"] == beyond.sum() <= 0.1 * len(X)
+
+
+def test_a_row_whose_error_overflows_does_not_stop_its_node():
+    """Else a root that lies would tell components with which a certain row overflows, and see by whether its node stops whether it is there."""
+    counts = Histogram.of(np.array([0.0, 1.0, np.nan, np.inf]), 1.0).counts
+    assert counts[0] == 1
+    assert counts[-1] == 2
+    assert counts.sum() == 4

@@ -95,13 +95,13 @@ class NodeModel:
     --------
     >>> import numpy as np
     >>> from dekpca import DecentralizedKernelPCA
-    >>> X = np.random.default_rng(0).normal(size=(90, 3))
+    >>> X = np.random.default_rng(0).normal(size=(120, 3))
     >>> model = DecentralizedKernelPCA(2, gamma=0.1, network=3, random_state=0).fit(X)
     >>> node = model.node_models_[1]
     >>> node.name, node.transform(X[:5]).shape
     ('1', (5, 2))
     >>> print(*node.contents, sep="; ")
-    13 landmarks (means of at least 5 rows of the network); 74 landmarks (rows of the nodes)
+    15 landmarks (means of at least 5 rows of the network); 72 landmarks (rows of the nodes)
     """
 
     name: str

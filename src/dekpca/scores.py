@@ -23,8 +23,10 @@ class Histogram:
 
     @classmethod
     def of(cls, errors: np.ndarray, scale: float) -> Histogram:
-        with np.errstate(divide="ignore"):  # an error of 0 is in the first bin
+        with np.errstate(divide="ignore", invalid="ignore"):  # an error of 0 is in the first bin
             place = np.ceil(EACH * np.log2(errors / scale)) - 1 + BINS // 2
+        # a row that overflows must not stop its node: that would tell of it
+        place = np.where(np.isnan(place), BINS, place)
         return cls(scale, np.bincount(np.clip(place, 0, BINS - 1).astype(np.int64), minlength=BINS).astype(np.float64))
 
     @property

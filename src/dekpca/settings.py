@@ -177,7 +177,7 @@ def _settle_landmarks(options: Options, settings: Settings, sizes: np.ndarray) -
         return replace(options, n_landmarks=int(given) if free else min(int(given), total, room))
     most = min(options.max_landmarks, room)
     if most == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
-        most = 2 * total  # all rows, in addition to the means of clusters
+        most = total
     first = min(max(FIRST_LANDMARKS, 4 * int(options.n_components)), most)
     return replace(options, n_landmarks=first, max_landmarks=most, grow=True)
 

@@ -43,7 +43,6 @@ def issue(
     node: Annotated[str, typer.Argument(help="The node's name, as its neighbors write it.")],
     folder: Folder = Path("certs"),
     days: Annotated[float, typer.Option(help="How long it is valid; short, since none can be revoked.")] = 90,
-    host: Annotated[list[str] | None, typer.Option(help="An IP address to put into it; nodes need none.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Renew: keep the old key and certificate aside.")] = False,
 ) -> Said:
     """Make a key and a certificate for a node: NODE.key and NODE.crt, for its owner, together with ca.crt.
@@ -54,7 +53,7 @@ def issue(
 
       dekpca certs issue hospital-a --days 30 --replace
     """
-    made, key = peer_modules("net.authority").authority.issue(folder, node, days, host or (), replace)
+    made, key = peer_modules("net.authority").authority.issue(folder, node, days, replace)
     result = {"node": node, "certificate": made, "key": key, "days": days}
     return _made(result, "for the node's owner alone")
 
@@ -109,7 +108,7 @@ def show(
     ],
     warn: Annotated[float, typer.Option(help="Warn this many days before the end.")] = SOON,
 ) -> Said:
-    """Print names, validity, issuer and fingerprint of certificates; exit code 1 if one is not valid now.
+    """Print names, validity, issuer and fingerprints of certificates and of their keys; exit code 1 if one is not valid now.
 
     Of a request it prints the name and the fingerprint of the key.
 
@@ -151,7 +150,7 @@ def _describe(identity: ModuleType, certificate: Any, warn: float) -> dict[str, 
     return {
         "kind": "CA" if identity.is_ca(certificate) else "node",
         "node": identity.name_of(certificate),
-        "names": [name for kind in identity.KINDS for name in identity.alternative_names(certificate, kind)],
+        "names": identity.alternative_names(certificate),
         "subject": identity.called(certificate.subject),
         "issuer": identity.called(certificate.issuer),
         "valid_from": identity.moment(begin),
@@ -159,6 +158,7 @@ def _describe(identity: ModuleType, certificate: Any, warn: float) -> dict[str, 
         "days_left": round(left, 1),
         "state": state,
         "fingerprint": identity.fingerprint(certificate),
+        "key": identity.key_fingerprint(certificate),
     }
 
 
@@ -185,7 +185,7 @@ def _tell(found: list[dict[str, Any]], keys: list[dict[str, Any]]) -> None:
         )
     for one in found:
         print_plain(f"{one['file']}: {_called(one)} {_state(one)}")
-        for what in ("names", "subject", "issuer", "valid from", "fingerprint"):
+        for what in ("names", "subject", "issuer", "valid from", "fingerprint", "key"):
             value = one[what.replace(" ", "_")]
             if value:
                 print_plain(f"  {what:<12} {', '.join(value) if what == 'names' else value}")

@@ -158,14 +158,14 @@ class Kernel(ABC):
             return False
         return self.gamma * float(aac.array_namespace(squares).max(squares)) > FAR_FROM_ORIGIN
 
-    def features(self, X: Array, frequencies: Array, groups: int = 1) -> Array:
+    def features(self, X: Array, frequencies: Array, groups: int = 1, weights: Array | float = 1.0) -> Array:
         """Random Fourier features (n, 2 count), whose inner products estimate k without bias; k(x, x) is exact. Those of several groups of
-        frequencies follow each other."""
+        frequencies follow each other. `weights` (groups * count,): of the squares, for frequencies that were drawn from another distribution."""
         xp = aac.array_namespace(X)
         count = frequencies.shape[0] // groups
         half = xp.tan(X @ transposed(0.5 * frequencies))
         # One tangent instead of a sine and a cosine, which take NumPy ten times as long: cos = 2 / (1 + t^2) - 1, sin = 2 t / (1 + t^2).
-        scale = count**-0.5
+        scale = (weights / count) ** 0.5
         double = (2.0 * scale) / (1.0 + half * half)
         half *= double
         double -= scale

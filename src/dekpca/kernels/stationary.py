@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import array_api_compat as aac
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from ..arrays import like, squares_of_rows, transposed
+from ..arrays import like, numbers, squares_of_rows, transposed
 from ..draws import normal, normal_like, uniform
 from .base import Array, Kernel, RandomMap
 
-WIDE = 0.25  # of the random features of a laplacian kernel, which are drawn from wider distributions
-WIDER = 4.0 ** np.arange(1, 9)  # so many times wider
+WIDER = 2.0  # over the number of columns: how much wider; from 1 to 4 the noise of judgements is about the same (benchmarks/frequencies.py)
+MOST_LOG = 80.0  # of a ratio of densities in float32; one that is larger has no weight
+UNEVEN = 0.25  # of the frequencies of a laplacian kernel that judge: one of their columns is drawn wider
+WIDTHS = 4.0 ** np.arange(1, 9)  # by so much, whatever the width of the rows is
 
 
 class Stationary(Kernel):
@@ -23,19 +27,20 @@ class Stationary(Kernel):
         return aac.array_namespace(A).ones(A.shape[0], dtype=A.dtype, device=aac.device(A))
 
     def random_map(self, n_features: int, count: int, groups: int, seed: int) -> RandomMap:
-        drawn: dict[str, Array] = {}  # by dtype
+        drawn: dict[str, tuple[Array, Array | float]] = {}  # by dtype
 
         def features(X: Array) -> Array:
             kind = str(X.dtype)
             if kind not in drawn:
-                drawn[kind] = self.frequencies_like(X, groups * count, seed)
-            return self.features(X, drawn[kind], groups)
+                drawn[kind] = self.weighted_frequencies(X, count, groups, seed)
+            frequencies, weights = drawn[kind]
+            return self.features(X, frequencies, groups, weights)
 
         return features
 
-    def frequencies_like(self, X: Array, count: int, seed: int) -> Array:
-        """The frequencies in the library, on the device and in the dtype of X (., n_features)."""
-        return like(X, self.frequencies(X.shape[1], count, seed))
+    def weighted_frequencies(self, X: Array, count: int, groups: int, seed: int) -> tuple[Array, Array | float]:
+        """Frequencies (groups * count, n_features) and their weights, in the library, on the device and in the dtype of X (., n_features)."""
+        return like(X, self.frequencies(X.shape[1], groups * count, seed)), 1.0
 
 
 class Rbf(Stationary):
@@ -67,8 +72,16 @@ class Rbf(Stationary):
     def frequencies(self, n_features: int, count: int, seed: int) -> np.ndarray:
         return np.sqrt(2.0 * self.gamma) * normal((count, n_features), seed)
 
-    def frequencies_like(self, X: Array, count: int, seed: int) -> Array:
-        return (2.0 * self.gamma) ** 0.5 * normal_like(X, (count, X.shape[1]), seed)
+    def weighted_frequencies(self, X: Array, count: int, groups: int, seed: int) -> tuple[Array, Array | float]:
+        """Half of each group is drawn from a wider distribution, and all are weighted by what the kernel's has more of them (importance sampling):
+        what landmarks miss has high frequencies, which are rare where columns are few. In many columns all frequencies are about as high."""
+        xp, columns = aac.array_namespace(X), X.shape[1]
+        wider, narrow = 1.0 + WIDER / columns, (count + 1) // 2
+        wide = xp.astype(numbers(X, groups * count) % count >= narrow, X.dtype)
+        drawn = normal_like(X, (groups * count, columns), seed) * (1.0 + (wider - 1.0) * wide)[:, None]
+        log_ratio = 0.5 * (1.0 - wider**-2) * squares_of_rows(drawn) - columns * math.log(wider)
+        ratio = xp.exp(xp.clip(log_ratio, max=MOST_LOG))  # of the wider density to the kernel's
+        return (2.0 * self.gamma) ** 0.5 * drawn, count / (narrow + (count - narrow) * ratio)
 
 
 class Laplacian(Stationary):
@@ -92,24 +105,15 @@ class Laplacian(Stationary):
     def frequencies(self, n_features: int, count: int, seed: int) -> np.ndarray:
         return self.gamma * np.tan(np.pi * (uniform((count, n_features), seed) - 0.5))
 
-    def random_map(self, n_features: int, count: int, groups: int, seed: int) -> RandomMap:
-        """Where the kernel is wide, nearly all frequencies are too low to tell rows apart, and what landmarks miss of it is made of the
-        few high ones. So some have a column from a wider distribution, and each counts as much less as it is now more likely."""
-        uniforms, wide = uniform((groups * count, n_features), seed), uniform((groups * count, 3), seed + 1)
-        frequencies = np.tan(np.pi * (uniforms - 0.5))
-        chosen = np.flatnonzero(wide[:, 0] < WIDE)
-        column, width = ((wide[chosen, i] * n).astype(np.int64) for i, n in ((1, n_features), (2, len(WIDER))))
-        frequencies[chosen, column] *= WIDER[width]
-        squares = frequencies**2
-        ratio = sum((w * (1.0 + squares) / (w * w + squares)).mean(axis=1) for w in WIDER) / len(WIDER)  # of densities
-        weights = (1.0 - WIDE + WIDE * ratio).reshape(groups, 1, count) ** -0.5
-        both = self.gamma * frequencies, np.tile(weights, (1, 2, 1)).ravel()  # of cosines and of sines
-        drawn: dict[str, tuple[Array, Array]] = {}  # by dtype
-
-        def features(X: Array) -> Array:
-            kind = str(X.dtype)
-            if kind not in drawn:
-                drawn[kind] = like(X, both[0]), like(X, both[1])
-            return self.features(X, drawn[kind][0], groups) * drawn[kind][1]
-
-        return features
+    def weighted_frequencies(self, X: Array, count: int, groups: int, seed: int) -> tuple[Array, Array | float]:
+        """Where the kernel is wide, nearly all frequencies are too low to tell rows apart, and what landmarks miss of it is made of few high ones. So
+        some have a column from a wider distribution (importance sampling)."""
+        drawn = self.frequencies(X.shape[1], groups * count, seed) / self.gamma
+        wide = uniform((groups * count, 3), seed + 1)
+        chosen = np.flatnonzero(wide[:, 0] < UNEVEN)
+        column, width = ((wide[chosen, i] * n).astype(np.int64) for i, n in ((1, X.shape[1]), (2, len(WIDTHS))))
+        drawn[chosen, column] *= WIDTHS[width]
+        squares = drawn**2
+        ratios = [(w * (1.0 + squares) / (w * w + squares)).mean(axis=1) for w in WIDTHS]  # of densities
+        ratio = np.mean(ratios, axis=0)
+        return like(X, self.gamma * drawn), like(X, 1.0 / (1.0 - UNEVEN + UNEVEN * ratio))

@@ -45,8 +45,9 @@ class FixedPoint:
         _, exponent = np.frexp(np.asarray(self.bound, dtype=np.float64))  # bound < 2^exponent
         return TOTAL_BITS - exponent
 
-    def encode(self, values: np.ndarray, what: str = "a sum", shift: Any = 0.0) -> np.ndarray:
-        """The integers at this scale that are nearest to the values plus a `shift`, in units of the last place, as uint64."""
+    def encode(self, values: np.ndarray, what: str = "a sum", shift: Any = 0.0, below: Any = 0.0) -> np.ndarray:
+        """The integers at this scale that are nearest to the values plus a `shift`, in units of the last place, as uint64. `below` (from -0.5 to 0.5)
+        is put in the place of the digits that a float64 lacks, where these are above a unit."""
         values = np.asarray(values, dtype=np.float64)
         inside = np.abs(values) <= self.bound  # False for NaN
         if not inside.all():
@@ -56,7 +57,8 @@ class FixedPoint:
             raise OutOfBounds(text, told=f"{what}: a number is beyond its public bound; nothing was sent")
         scaled = values * power_of_two(self.bits)
         whole = np.rint(scaled)
-        part = np.rint(scaled - whole + shift)  # apart: beside 2^53 units float64 has no fractions
+        # apart: beside 2^53 units float64 has no fractions
+        part = np.rint(scaled - whole + shift + below * np.spacing(scaled))
         return (whole.astype(np.int64) + part.astype(np.int64)).view(np.uint64)
 
     def decode(self, total: np.ndarray, what: str = "a sum", terms: int = 1) -> np.ndarray:

@@ -9,6 +9,9 @@ Totals of numbers that each node rounds by itself tell more than their sum: a ro
 reads the sums of each node. So each two nodes share a fraction of a unit for each number, too, which the one adds before it rounds and the other
 subtracts. Then the errors of rounding are random, and how they add up depends on the total alone.
 
+Float64 rounds, too: a large term has no digits where a small one has its last ones, and there the total would be the small one's alone. So a node
+puts random digits, which nobody else knows, where its numbers have none.
+
 So masks of nodes that were told different things do not cancel: whoever told them gets random numbers. And a node that is told something else after a
 restart has other masks than before: no mask is used for two values.
 """
@@ -19,6 +22,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -93,6 +97,11 @@ class Sealer:
     def n_nodes(self) -> int:
         return len(self.keys) + 1
 
+    @cached_property
+    def _own(self) -> bytes:
+        """A key that no other node knows, unless all others collude. It follows from those of the pairs, so it is the same after a restart."""
+        return hashlib.sha256(joined([PURPOSE, *(self.keys[other] for other in sorted(self.keys))])).digest()
+
     def hear(self, told: np.ndarray) -> None:
         """All nodes were told this: whatever is sealed from now on depends on it."""
         self.history = hashlib.sha256(self.history + told.astype("<f8").tobytes()).digest()
@@ -110,7 +119,11 @@ class Sealer:
             add(masks, words[: length + 1], out=masks)
             # in float64, where shifts cancel: modulo 1 they would not
             add(shift, words[length + 1 :].view("<u4")[: len(shift)], out=shift)
-        code = _integers(values, bound, what) if integers else FixedPoint(bound).encode(values, what, shift / 2**32)
+        if integers:
+            code = _integers(values, bound, what)
+        else:
+            (below,) = masks_of([self._own], self._sealed, self.history, length)
+            code = FixedPoint(bound).encode(values, what, shift / 2**32, below.view(np.int64) / 2.0**64)
         self._sealed += 1
         return masks + np.append(code, np.uint64(1))
 

@@ -92,32 +92,18 @@ def check_record(record: KeyRecord, run: bytes, roots: Certificates, now: dateti
         raise BadRecord.of(record.name, error) from error
 
 
-def checked_keys(
-    records: Iterable[KeyRecord], run: bytes, settings: bytes, names: Sequence[str], roots: Certificates
-) -> dict[str, bytes]:
-    """The public keys of all nodes of a network, each from a good record; two different records of one node are an error, and so are records that
-    were signed for other settings or members."""
-    found: dict[str, KeyRecord] = {}
-    for record in records:
-        if record.name not in names:
-            raise BadRecord.of(record.name, "no node of this network is named so")
+def check_records(records: Mapping[str, KeyRecord], run: bytes, settings: bytes, roots: Certificates) -> None:
+    """Refuse the records of a network, by name, if one is not good, or was signed for other settings or members, or if two have the same key."""
+    for name, record in records.items():
         check_record(record, run, roots)
         if record.settings != settings:
             raise BadRecord(
-                f"key record of node {record.name}: it is signed for other settings, other members, or other numbers of rows, than this node has; "
+                f"key record of node {name}: it is signed for other settings, other members, or other numbers of rows, than this node has; "
                 "a node between them hides the difference, or a member tells different numbers to different nodes. Nothing was sent; compare "
                 "node.toml with its owner, and the number of all rows in the log"
             )
-        if record.name in found and found[record.name].public != record.public:
-            raise BadRecord.of(record.name, "there are two with different keys")
-        found[record.name] = record
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise BadRecord(f"key records are missing: {', '.join(missing)}. Nothing was sent")
-    same = {record.public for record in found.values()}
-    if len(same) < len(found):
+    if len({record.public for record in records.values()}) < len(records):
         raise BadRecord("two nodes have the same key for this run. Nothing was sent")
-    return {name: found[name].public for name in names}
 
 
 def epoch(run: str, view: str, challenges: Mapping[str, bytes]) -> bytes:
@@ -176,12 +162,10 @@ def certified_key(name: str, chain: Sequence[bytes], roots: Certificates, now: d
     return key
 
 
-def alternative_names(
-    certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any = x509.DNSName
-) -> list[str]:
-    """Of a certificate: its DNS names, or those of another kind."""
+def alternative_names(certificate: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+    """The DNS names of a certificate."""
     found = extension(certificate, x509.SubjectAlternativeName)
-    return [] if found is None else [str(name) for name in found.get_values_for_type(kind)]
+    return [] if found is None else [str(name) for name in found.get_values_for_type(x509.DNSName)]
 
 
 def extension(certificate: x509.Certificate | x509.CertificateSigningRequest, kind: Any) -> Any:

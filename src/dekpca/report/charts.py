@@ -32,6 +32,7 @@ MOST_EDGES = 4000  # drawn; more are unreadable, and make a large file
 LABELLED = 40  # nodes up to which names fit beside them
 WIDTHS = 4  # of edges, by their traffic
 CURVE = 1500  # points, as many as a screen has pixels
+LOG_TICKS = {"tickformat": "~g", "dtick": "D2"}  # 1, 2, 5: plotly would write 2 for 0.02, between powers of ten
 
 
 def figure(x: str = "", y: str = "", **layout: Any) -> go.Figure:
@@ -81,6 +82,8 @@ def error_figure(landmarks: Any, error: Any, bound: Any, true: Any, tol: float) 
     """The error of each stage over its number of landmarks: as stated, with its bound, and as it is (nan: not known)."""
     error, bound, true = (np.maximum(np.asarray(v, dtype=float), ROUNDING) for v in (error, bound, true))
     drawn = figure("landmarks", "error: sin² of the angle", yaxis_type="log", yaxis_exponentformat="power")
+    if np.nanmax([bound, true]) < 100 * np.nanmin([error, true]):  # beyond it powers of ten are enough
+        drawn.update_yaxes(**LOG_TICKS)
     drawn.update_xaxes(type="log", tickvals=[int(m) for m in landmarks], ticktext=[f"{m:,}" for m in landmarks])
     reach = {"type": "data", "symmetric": False, "array": bound - error, "arrayminus": error * 0, "width": 6}
     name, line = "stated, up to its bound", {"color": BLUE}
@@ -96,7 +99,7 @@ def error_figure(landmarks: Any, error: Any, bound: Any, true: Any, tol: float) 
 def convergence_figure(curves: Mapping[str, np.ndarray], threshold: float) -> go.Figure:
     """Residuals and changes by iteration on a log scale."""
     drawn = figure("iteration", "relative size", yaxis_type="log", hovermode="x unified")
-    drawn.update_yaxes(tickformat="~g", dtick="D2")  # plotly would write 2 for 0.02, between powers of ten
+    drawn.update_yaxes(**LOG_TICKS)
     steps = len(next(iter(curves.values())))
     kept = np.unique(np.linspace(0, steps - 1, CURVE).round().astype(int))
     for name, values in curves.items():

@@ -138,7 +138,7 @@ def draw(ax: Any, panel: Panel) -> None:
         ax.margins(0.15)
     elif panel.series:
         ax.grid(alpha=0.3)
-        above_bars = {"loc": "upper center", "ncols": 3} if ticks else {}
+        above_bars = {"loc": "upper center", "ncols": 2} if ticks else {}
         ax.legend(fontsize=7, frameon=False, handlelength=3, **above_bars)
 
 

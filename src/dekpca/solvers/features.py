@@ -139,10 +139,13 @@ class Power(Round):
 
     def term(self) -> Arrays:
         basis, mean = like(self.psi, self.basis), like(self.psi, self.mean)
+        level = like(
+            self.psi, self.mean @ self.basis
+        )  # not (psi - mean) @ basis: means that cancel would make steps of functions
 
         def part(rows: slice) -> tuple[Array]:
-            some = self.psi[rows, :] - mean
-            return (transposed(some) @ (some @ basis),)
+            some = self.psi[rows, :]
+            return (transposed(some - mean) @ (some @ basis - level),)
 
         return {"image": on_host(summed(part, self.psi.shape[0], self.psi)[0])}
 

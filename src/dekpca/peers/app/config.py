@@ -85,7 +85,7 @@ class Config:
     certificate: Path | None = None
     key: Path | None = None
     ca: Path | None = None
-    deny: list[str] = field(default_factory=list)  # fingerprints of certificates that are refused: stolen ones
+    deny: list[str] = field(default_factory=list)  # fingerprints of keys that are refused: stolen ones
     peer_timeout: float = Timeouts.peer
     start_timeout: float = Timeouts.start
     heartbeat: float = Timeouts.beat

@@ -47,7 +47,7 @@ def disclosure(
         yield f"the component values of each of the {rows} rows, without noise", near
     if n_landmarks != 0 and kind == "auto":
         if settings.share_rows:
-            count = "some" if n_landmarks == "auto" else f"up to {n_landmarks}"
+            count = "some, or all," if n_landmarks == "auto" else f"up to {n_landmarks}"
             yield f"{count} of the rows, as landmarks where clusters of rows are too small", EVERYBODY
         yield f"means of clusters of at least {LEAST_CLUSTER} rows of all nodes together, as landmarks", EVERYBODY
         seen = f" (each row as the mean of a group of at least {LEAST_CLUSTER} of them)"

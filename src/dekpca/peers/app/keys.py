@@ -35,7 +35,7 @@ from ...privacy.records import (
     KEY,
     BadRecord,
     KeyRecord,
-    checked_keys,
+    check_records,
     epoch,
     joined,
     longest,
@@ -170,7 +170,7 @@ class KeyAgreement:
         seen = hashlib.sha256(b"".join(told.values())).digest()
 
         def checked() -> bytes:
-            checked_keys(records.values(), now, agreed, network.names, self.identity.roots)
+            check_records(records, now, agreed, self.identity.roots)
             return seen
 
         if self.secrets.secret("checked records", checked) != seen:
@@ -191,13 +191,13 @@ class KeyAgreement:
         return PeerSealer(name, pairs, history, secrets=self.secrets, releasing=releasing), records
 
     def _refuse_denied(self, records: dict[str, KeyRecord]) -> None:
-        """Also after a restart, with which an owner may have denied a certificate that was checked before: all else is checked once."""
+        """Also after a restart, with which an owner may have denied a key that was checked before: all else is checked once."""
         for other, record in records.items() if self.identity.deny else ():
             try:
-                chain = [x509.load_der_x509_certificate(c) for c in record.chain]
+                why = self.identity.denial(map(x509.load_der_x509_certificate, record.chain))
             except ValueError as error:
-                raise BadRecord.of(other, "its certificate cannot be read") from error
-            if why := self.identity.denial(chain):
+                raise BadRecord.of(other, f"its certificate cannot be read ({error})") from error
+            if why:
                 raise BadRecord.of(other, why)
 
 

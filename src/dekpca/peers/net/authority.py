@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -37,15 +36,14 @@ def init_ca(folder: Path, name: str = "dekpca", days: float = 1825) -> Path:
 
 
 def issue(
-    folder: Path, node_name: str, days: float = 90, hosts: Sequence[str] = (), replace: bool = False, start: datetime | None = None
-) -> tuple[Path, Path]:  # fmt: skip
+    folder: Path, node_name: str, days: float = 90, replace: bool = False, start: datetime | None = None
+) -> tuple[Path, Path]:
     """A new key and its certificate by the CA in `folder`: NAME.crt and NAME.key there. Returns the two paths.
 
-    `hosts` are optional IP addresses: the name identifies a node, not its address. A second DNS name would be
-    ambiguous. `replace` keeps the old files beside the new ones.
+    `replace` keeps the old files beside the new ones.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    signed = _signed(Path(folder), node_name, key.public_key(), days, hosts, start)
+    signed = _signed(Path(folder), node_name, key.public_key(), days, start)
     paths = _places(Path(folder), node_name, (".crt", ".key"), replace)
     _write(paths[1], private_pem(key), 0o600)
     _write(paths[0], pem(signed), 0o644)
@@ -86,9 +84,7 @@ def sign(folder: Path, csr: Path, node_name: str, days: float = 90, replace: boo
     return _write(path, pem(signed), 0o644)
 
 
-def _signed(
-    folder: Path, node_name: str, key: Any, days: float, hosts: Sequence[str] = (), start: datetime | None = None
-) -> x509.Certificate:  # fmt: skip
+def _signed(folder: Path, node_name: str, key: Any, days: float, start: datetime | None = None) -> x509.Certificate:
     """A certificate for a node's public key by the CA in `folder`."""
     identity.check_name(node_name)
     if node_name == "ca":
@@ -105,13 +101,12 @@ def _signed(
         limit = f"CA {folder / CA_CERT}, which ends at {moment(authority.not_valid_after_utc)}"
         remedy = f"give fewer days or make a new CA {ROTATION}"
         raise IdentityError(f"certificate of {node_name}: {days:g} days would outlive {limit}; {remedy}")
-    names = [x509.DNSName(node_name), *(x509.IPAddress(_address(host)) for host in hosts)]
     builder = _builder(_subject(node_name, "node"), authority.subject, key, begin, end)
     for extension, critical in (
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (_usage(digital_signature=True), True),
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]), False),
-        (x509.SubjectAlternativeName(names), False),
+        (x509.SubjectAlternativeName([x509.DNSName(node_name)]), False),
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False),  # type: ignore[arg-type]
     ):
         builder = builder.add_extension(extension, critical)
@@ -128,14 +123,6 @@ def _places(folder: Path, node_name: str, kinds: Sequence[str], replace: bool) -
     else:
         _check_free(*paths, remedy="to renew it and keep the old one aside: --replace")
     return paths
-
-
-def _address(host: str) -> Any:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError as error:
-        rule = "a node's certificate has one DNS name, its own, and neighbors check no other"
-        raise IdentityError(f"host {host!r}: not an IP address; {rule}") from error
 
 
 def _subject(name: str, kind: str) -> x509.Name:

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -21,9 +21,8 @@ from typing import Any
 
 import grpc
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ...files import EXPOSED
@@ -43,15 +42,6 @@ MEANINGS = {
     "Connection refused": "nobody listens there",
     "Socket closed": "it ends the connection; if that goes on, it may not take our certificate: its log says why",
 }
-
-
-# Of P-256, P-384 and P-521
-ORDERS = (
-    0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
-    0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973,
-    (1 << 521) - 0x5AE79787C40D069948033FEB708F65A2FC44A36477663B851449048E16EC79BF7,
-)
-KINDS = (x509.DNSName, x509.IPAddress)  # of alternative names
 
 
 class IdentityError(ValueError):
@@ -82,27 +72,6 @@ def read_certificates(path: Path, what: str = "certificate") -> list[x509.Certif
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256, as `openssl x509 -fingerprint -sha256` prints it."""
     return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
-
-
-def fingerprints(certificate: x509.Certificate) -> Iterator[str]:
-    """Without colons: that of a certificate, and those of what anybody can make of it.
-
-    An ECDSA signature (r, s) is as good as (r, n - s), n being the order of the curve: a stolen certificate could come back with another fingerprint.
-    """
-    yield plain_fingerprint(fingerprint(certificate))
-    with suppress(ValueError):  # another kind of signature
-        r, s = decode_dss_signature(certificate.signature)
-        der, content = certificate.public_bytes(serialization.Encoding.DER), certificate.tbs_certificate_bytes
-        at = der.index(content) + len(content)
-        signed = content + der[at : at + 2 + der[at + 1]]  # and the name of the algorithm
-        for order in ORDERS:
-            other = _der(0x03, b"\0" + encode_dss_signature(r, max(order - s, 0)))
-            yield hashlib.sha256(_der(0x30, signed + other)).hexdigest()
-
-
-def _der(tag: int, content: bytes) -> bytes:
-    size = len(content).to_bytes((len(content).bit_length() + 7) // 8, "big")
-    return bytes([tag, *([] if len(content) < 128 else [128 + len(size)])]) + size + content
 
 
 @contextmanager
@@ -200,7 +169,10 @@ def public(holder: Any) -> bytes:
 
 def key_fingerprint(holder: Any) -> str:
     """SHA-256 of a public key: the same of a key, a request and a certificate."""
-    return hashlib.sha256(public(holder)).hexdigest()[:32]
+    try:
+        return hashlib.sha256(public(holder)).hexdigest()[:32]
+    except UnsupportedAlgorithm as error:
+        raise IdentityError(f"a key of an unknown kind ({error})") from error
 
 
 def pem(certificate: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
@@ -221,7 +193,7 @@ class Identity:
     chain: tuple[x509.Certificate, ...] = field(repr=False)  # its own first
     key: Any = field(repr=False)
     roots: tuple[x509.Certificate, ...] = field(repr=False)
-    deny: frozenset[str] = frozenset()  # fingerprints of certificates that are refused, in hexadecimal
+    deny: frozenset[str] = frozenset()  # fingerprints of keys that are refused
 
     @property
     def expires(self) -> datetime:
@@ -237,11 +209,11 @@ class Identity:
 
     def denial(self, chain: Iterable[x509.Certificate]) -> str:
         """Why a node with these certificates is refused; nothing if it is not."""
-        denied = [certificate for certificate in chain if not self.deny.isdisjoint(fingerprints(certificate))]
-        return f"its certificate {fingerprint(denied[0])} is denied (deny in node.toml)" if denied else ""
+        denied = [key for key in map(key_fingerprint, chain) if key in self.deny]
+        return f"its key {denied[0]} is denied (deny in node.toml)" if denied else ""
 
     def peer_name(self, auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
-        """The name of the other side of a call (see below); raises Refused if its certificate is denied."""
+        """The name of the other side of a call (see below); raises Refused if its key is denied."""
         shown = list(auth_context.get("x509_pem_cert", ()))
         name = peer_name(auth_context)
         if name is not None and (why := self.denial([x509.load_pem_x509_certificate(shown[0])])):
@@ -278,16 +250,15 @@ def _name_in(shown: bytes) -> str | None:
         return None
 
 
-def plain_fingerprint(given: str) -> str:
-    """A fingerprint without colons, in lower case; raises IdentityError for what is none."""
-    plain = given.replace(":", "").lower()
-    if not re.fullmatch("[0-9a-f]{64}", plain):
-        raise IdentityError(f"deny: {given!r} is no SHA-256 fingerprint; copy the one that dekpca certs show prints")
-    return plain
+def denied_key(given: str) -> str:
+    """A fingerprint of a key, as `key_fingerprint` writes it; raises IdentityError for what is none."""
+    if not re.fullmatch("[0-9a-f]{32}", given.lower()):
+        raise IdentityError(f"deny: {given!r} is no fingerprint of a key; copy the one that dekpca certs show prints")
+    return given.lower()
 
 
 def load(cert: Path, key: Path, ca: Path, name: str, deny: Iterable[str] = ()) -> Identity:
-    """The identity of node `name`; raises IdentityError, naming the file, for files that would be refused later. `deny`: fingerprints."""
+    """The identity of node `name`; raises IdentityError, naming the file, for files that would be refused later. `deny`: fingerprints of keys."""
     cert, key, ca = Path(cert), Path(key), Path(ca)
     check_name(name)
     roots, chain = read_certificates(ca, "CA"), read_certificates(cert, "certificate")
@@ -307,7 +278,7 @@ def load(cert: Path, key: Path, ca: Path, name: str, deny: Iterable[str] = ()) -
     if public(secret) != public(own):
         remedy = "give the key that this certificate was made for"
         raise IdentityError(f"key {key}: does not fit certificate {cert}; {remedy}")
-    found = Identity(name, tuple(chain), secret, tuple(roots), frozenset(map(plain_fingerprint, deny)))
+    found = Identity(name, tuple(chain), secret, tuple(roots), frozenset(map(denied_key, deny)))
     if why := found.denial(chain):
         raise IdentityError(f"certificate {cert}: {why}; get a new one")
     return found

@@ -28,7 +28,7 @@ from .membership import MOST_NODES, Record
 from .text import NAME, is_showable
 from .view_messages import unpack_status
 
-PROTOCOL = 15  # raised by every incompatible change
+PROTOCOL = 16  # raised by every incompatible change
 CHUNK = 1 << 18  # bytes: a few dozen saturate a fast link, and one does not block a slow link for long
 MOST_RECEIVED = 1 << 20  # bytes of one gRPC message; records of thousands of nodes fit
 MOST_AXES = 3

@@ -198,6 +198,8 @@ def first_stage(prepared: PreparedRows, options: SumsOptions, axes: Axes | None)
             points = on_host(prepared.scales.standardized(like(rows.like, points)))
         told = yield GivenLandmarks(points, marks, kernel)
         marks = marks.plus(told["points"][: int(told["count"][0])], kind, kernel)
+    elif as_many_as_rows(options.first, rows, options):
+        marks = yield from all_rows(rows, options)
     else:
         marks = marks.plus((yield from first_landmarks(rows, axes, marks, options)), "means", kernel)
         if options.share_rows and marks.size < min(options.first, rows.total) / 2:  # too few rows for as many clusters
@@ -225,6 +227,8 @@ def next_stage(
     wanted = more_wanted(marks.size, bound, options)
     if not wanted or axes is None:
         return None
+    if as_many_as_rows(marks.size + wanted, seen.rows, options):
+        return None if marks.kinds[0][0] == "rows" else (yield from all_rows(seen.rows, options))
     size, kernel = sample_size(marks.size, options), options.kernel
     rows, weights = rows_to_grow_by(seen, principal, size, f"growth {stage}")
     heaviest = max(options.largest, 2.0 * principal.missed / size)
@@ -234,9 +238,20 @@ def next_stage(
         rest, missed = (lambda: seen.rest), principal.missed
         points = yield from rows_as_landmarks(seen.rows, rest, missed, wanted, more, options, str(stage))
         more = more.plus(points, "rows", kernel)
-    # with all rows as landmarks the answer is exact
     least = marks.size + 1 if options.share_rows else WORTHWHILE * marks.size
     return more if more.size >= least else None
+
+
+def as_many_as_rows(wanted: int, rows: SiteRows, options: SumsOptions) -> bool:
+    """Whether as many landmarks are wanted, and allowed, as there are rows, and these may be told."""
+    return options.share_rows and options.resume is None and rows.total <= min(wanted, options.max_landmarks)
+
+
+def all_rows(rows: SiteRows, options: SumsOptions) -> Solver:
+    """All rows as landmarks, with which the answer is exact; returns `Landmarks`."""
+    none, total = Landmarks.none(rows.like), rows.total
+    points = yield from rows_as_landmarks(rows, lambda: rows.equal_weights, float(total), total, none, options, "all")
+    return none.plus(points, "rows", options.kernel)
 
 
 def rows_to_grow_by(seen: Seen, principal: Principal, size: int, purpose: str) -> tuple[SiteRows, Weights]:

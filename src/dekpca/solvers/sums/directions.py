@@ -13,7 +13,7 @@ from ...chunks import by_rows, row_bytes, summed
 from ...draws import normal, shared_seed
 from ...rounds import Arrays, Round, Shapes, Solver
 from .columns import ColumnMeans
-from .rows import SiteRows
+from .rows import SiteRows, noise
 
 Array = Any
 
@@ -47,12 +47,16 @@ class Image(Round):
     kind = "axes"
 
     def term(self) -> Arrays:
-        X, mean, basis = self.rows.X, like(self.rows.X, self.mean), like(self.rows.X, self.basis)
+        X, apart = self.rows.X, self.rows.least > 1
         xp = aac.array_namespace(X)
 
         def part(rows: slice) -> tuple[Array, ...]:
-            centred = X[rows, :] - mean
-            return (xp.astype(transposed(centred) @ (centred @ basis), xp.float64, copy=False),)
+            some = xp.astype(X[rows, :], xp.float64, copy=False) if apart else X[rows, :]
+            centred, basis = some - like(some, self.mean), like(some, self.basis)
+            along = centred @ basis
+            if apart:
+                along = along + noise(along, some, self.mean, self.basis)
+            return (xp.astype(transposed(centred) @ along, xp.float64, copy=False),)
 
         return {"image": on_host(summed(part, X.shape[0], X)[0])}
 

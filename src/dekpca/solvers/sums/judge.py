@@ -29,7 +29,7 @@ import numpy as np
 from ...accuracy import Accuracy, mixed_groups
 from ...arrays import flip_signs, like, squares_of_rows, transposed, upper_triangle
 from ...chunks import STRIPES, row_bytes, summed
-from ...rounds import Arrays, Round, Shapes, Solver
+from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .judging_rows import (
     EFFORT,
     FREQUENCIES,
@@ -97,6 +97,14 @@ class Sketch(Round):
     def told(self) -> Shapes:
         many, power = 2 * self.judges.frequencies, (2 * GROUPS * self.judges.frequencies, POWER)
         return {"image": (GROUPS, many, self.q), "mean": (GROUPS, many), "weight": (3,), "power": power}
+
+    def check(self, told: Arrays) -> None:
+        """Refuse a mean that is longer than any row's features: beside it they would be rounded, to steps."""
+        super().check(told)
+        if (np.linalg.norm(told["mean"], axis=1) ** 2 > LONGEST * self.judges.options.largest).any():
+            raise BadConclusion(
+                "the root tells a mean of features that is longer than those of any row; start all anew"
+            )
 
     def conclude(self, total: Arrays) -> Arrays:
         mean, weight = total["mean"], max(total["weight"][0], 1e-300)
@@ -263,6 +271,19 @@ class Leak(Round):
 
         leak, power = summed(part, g.shape[0], g)
         return {"leak": leak / (GROUPS * (GROUPS - 1)), "power": power}
+
+    def bounds(self) -> dict[str, Any] | None:
+        """None if rows are shared, or for another solver. Else not by the sizes of terms: a root that lies would choose what leaves the span, and
+        bisect the size of the term of each node."""
+        images, told, judges = self.images, self.separated, self.images.judges
+        if images.squared or self.outside is not None:
+            return None
+        total, size = ROOM * judges.principal.count, judges.options.largest
+        long, image = LONGEST * size, np.linalg.norm(images.told["image"] @ told["basis"], axis=1).max()
+        # functions have unit length over all rows; where not everyone judges, a row's own term stands for others
+        own = size if judges.all_judge else GROUPS * long * max(1.0, total / JUDGES)
+        leak = 4.0 * (long * total * image**2 + ROOM * (own**2 + np.linalg.norm(told["image"], axis=0).max() ** 2))
+        return {"leak": leak, "power": long * total}
 
     def told(self) -> Shapes:
         k = self.separated["basis"].shape[1]

@@ -16,7 +16,7 @@ from ...chunks import by_rows, row_bytes
 from ...draws import shared_seed, uniform_by_key
 from .moments import Principal, Seen, chances
 from .options import LEAST_CLUSTER, SumsOptions
-from .rows import SiteRows
+from .rows import SiteRows, noise
 
 Array = Any
 
@@ -153,10 +153,12 @@ class JudgingRows:
     @cached_property
     def functions(self) -> Array:
         """(n, q) values of the principal functions, in float64."""
-        psi, mean, weights = self.psi, like(self.psi, self.principal.mean), like(self.psi, self.principal.weights)
+        apart, principal, xp = self.seen.rows.least > 1, self.principal, aac.array_namespace(self.psi)
+        psi = xp.astype(self.psi, xp.float64, copy=False) if apart else self.psi
+        mean, weights = like(psi, principal.mean), like(psi, principal.weights)
         found = by_rows(lambda rows: (psi[rows, :] - mean) @ weights, psi.shape[0], row_bytes(psi), psi)
-        xp = aac.array_namespace(found)
-        return xp.astype(found, xp.float64, copy=False)
+        found = xp.astype(found, xp.float64, copy=False)
+        return found + noise(found, psi, principal.mean, principal.weights) if apart else found
 
     @cached_property
     def signs(self) -> Array:
@@ -175,7 +177,8 @@ class JudgingRows:
         missed = self.principal.missed > ROUGH * self.principal.trace
         squares = by_rows(lambda rows: squares_of_rows(X[rows, :]), X.shape[0], row_bytes(X), X)
         rough = missed and self.count > 2 * JUDGES and not kernel.far(squares)
-        kind = xp.float32 if rough else X.dtype
+        # totals of float32 numbers would tell of single owners by their last digits (masks.py)
+        kind = xp.float64 if self.seen.rows.least > 1 else xp.float32 if rough else X.dtype
 
         def rounded(x: Array, kind: Any = kind) -> Array:
             return xp.astype(x, kind, copy=False)

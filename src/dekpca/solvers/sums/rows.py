@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import array_api_compat as aac
 import numpy as np
 
-from ...arrays import numbers, take, where
+from ...arrays import like, numbers, squares_of_rows, take, to_numpy, where
 from ...chunks import by_rows, row_bytes
 from ...data.blocks import Blocks, array_of
-from ...draws import uniform_by_key
+from ...draws import uniform, uniform_by_key
 from .groups import Groups
 
 Array = Any
+NOISE = 2.0**-40  # of the numbers that make a function, which float64 rounds at 2^-53
 Chance = float | Callable[[slice], Array]  # of each row, or a function of some places
 
 
@@ -104,3 +106,16 @@ class SiteRows:
             return uniform_by_key(self.keys[rows], purpose) < (chance(rows) if callable(chance) else chance)
 
         return where(by_rows(some, len(self), 8, self.keys))
+
+
+def noise(found: Array, x: Array, mean: np.ndarray, weights: np.ndarray) -> Array:
+    """To be added to functions (x - mean) @ weights of rows x (n, m), where others see sums over them: far above what rounding of float64 does.
+    Without it a root that lies would tell numbers that cancel: then rounding makes functions that are zero at all rows but one. It follows from the
+    rows and what was told: nobody else knows it, and a restart repeats it."""
+    xp, seed = aac.array_namespace(found), blake2b(digest_size=16)
+    for known in (to_numpy(x), mean, weights):
+        seed.update(np.ascontiguousarray(known).tobytes())
+    drawn = uniform(found.shape, int.from_bytes(seed.digest(), "little"), found)
+    size = xp.sqrt(by_rows(lambda rows: squares_of_rows(x[rows, :]), x.shape[0], row_bytes(x), x))
+    scale = like(size, np.linalg.norm(weights, axis=0))
+    return NOISE * (size + float(np.linalg.norm(mean)))[:, None] * scale * (drawn - 0.5)
