@@ -46,10 +46,33 @@ def measure(comm, parts, network, alone=False, split=False):
     hosts, _ = mpi.Ranks(comm).hosts(network, nodes, plan.sizes[nodes])
     clock: dict[str, float] = defaultdict(float)
     cpu_of_site: dict[int, float] = defaultdict(float)
+    wire: dict[str, list[int]] = defaultdict(lambda: [0, 0])  # messages and bytes that left this rank, by kind
     iterating = False
 
+    class Counting:
+        """The communicator, which counts what is sent by it."""
+
+        def __getattr__(self, name):
+            return getattr(comm, name)
+
+        def Isend(self, buffer, *where):
+            count(self.kind, 1, buffer.nbytes)
+            return comm.Isend(buffer, *where)
+
+        def Reduce(self, mine, *where, **root):
+            count(self.kind, 1, mine.nbytes)
+            return comm.Reduce(mine, *where, **root)
+
+    def count(kind, messages, size):
+        wire[kind] = [wire[kind][0] + messages, wire[kind][1] + size]
+
     class Timed(mpi.RankDelivery):
+        def total(self, requests):
+            self.comm.kind = requests[0].kind
+            return super().total(requests)
+
         def exchange(self, requests):
+            self.comm.kind = requests[0].kind
             if split:  # who is not here yet?
                 start = time.perf_counter()
                 comm.Barrier()
@@ -83,7 +106,7 @@ def measure(comm, parts, network, alone=False, split=False):
             clock["cpu"] = time.thread_time() - clock["cpu start"]
 
     sites = apart(plan.parts, network, nodes, plan.sizes) if alone else plan.sites()
-    delivery = Timed(sites, comm, hosts)
+    delivery = Timed(sites, Counting(), hosts)
     comm.Barrier()  # all start the set-up together
     whole = time.perf_counter()
     outcome = local.drive(sites, plan.options, delivery, watch, timed_program)
@@ -98,7 +121,7 @@ def measure(comm, parts, network, alone=False, split=False):
         "waiting": clock["waiting"],
         "communication": clock["communication"],
         "node_cpu": [(cpu_of_site[int(s.nodes[0])] / len(s.nodes) + (0 if split else shared)) / TIMED for s in sites],
-        "wire": {kind: counts.tolist() for kind, counts in delivery.wire.items()},
+        "wire": wire,
         "edges": {kind: int(sent.sum()) for kind, sent in outcome.traffic.bytes.items()},
         "row_bytes": 8 * plan.options.n_columns,
         "m": int(answer.marks.size),
@@ -191,7 +214,7 @@ def everything(data: Path, floors: Floors) -> None:
     )  # fmt: skip
     for kind in seen[0]["edges"]:
         edges = sum(rank["edges"][kind] for rank in seen)
-        messages, sent = (sum(rank["wire"][kind][i] for rank in seen) for i in (0, 1))
+        messages, sent = (sum(rank["wire"].get(kind, (0, 0))[i] for rank in seen) for i in (0, 1))
         floors.require(edges == int(one.history_["bytes"][kind].sum()), f"{kind}: {edges} bytes between nodes")
         shown.add_row(kind, f"{edges:,}", f"{sent:,}", f"{messages:,}")
     console.print(shown)

@@ -432,7 +432,7 @@ def rows_of_products() -> None:
     from test_peer_totals import RBF, nearest, products, rows_found
 
     X = np.random.default_rng(0).permutation(load_digits().data)
-    marks = Landmarks.of(X[600:1384:7], RBF)
+    marks = Landmarks.none(X).plus(X[600:1384:7], "points", RBF)
     shown = table(
         f"digits of {X.shape[1]} columns with entries from 0 to 16, {marks.size} landmarks, gamma {RBF.gamma:g}",
         "rows", "starts", "ended within 0.01 of a row", "the farthest of these",

@@ -71,6 +71,7 @@ def indefinite(A, B):
             r"X: column 2 has no value \(NaN\) in row 27, which belongs to node \d;",
         ),
         (lambda: fit([*PARTS[:2], PARTS[2][:, :4]]), "node 2: 4 columns, but node 0 has 6"),
+        (lambda: fit({1: PARTS[0], "1": PARTS[1], 2: PARTS[2]}), "must be unique as text; given twice: 1"),
         (
             lambda: fit([*PARTS[:2], PARTS[2][:0]]),
             r"node 2: no sample\(s\), but at least 1 needed; give at least 1, or leave the node out",
@@ -117,6 +118,7 @@ def indefinite(A, B):
         (lambda: iterate(max_iter=0), "Projection: max_iter=0; it must be a whole number of at least 1"),
         (lambda: iterate(max_iter="auto"), "Projection: max_iter='auto'; it must be a whole number"),
         (lambda: iterate(n_landmarks=2.5), "Projection: n_landmarks=2.5; it must be a whole number of at least 0"),
+        (lambda: iterate(n_landmarks=PARTS[0]), r"Projection: n_landmarks=array\((.|\n)*; it must be a whole number"),
         (lambda: iterate(n_oversamples=True), "Projection: n_oversamples=True; it must be a whole number"),
         (lambda: iterate(tol=-1), "Projection: tol=-1; it must be a number of at least 0"),
         (lambda: iterate(tol=np.nan), "Projection: tol=nan; it must be a number of at least 0"),

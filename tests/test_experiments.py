@@ -169,7 +169,7 @@ def test_every_experiment_measures_and_draws(name, tmp_path, monkeypatch):
 def test_similarity_by_iteration_is_that_of_a_fit_stopped_there(settings, monkeypatch):
     """Against metrics.similarity; without extra columns, so that the last separation has nothing to turn."""
 
-    def iterate_of(run, first, principal, answer, *more):
+    def iterate_of(run, principal, answer, *more):
         """Not the landmarks' answer, which is better than the first iterate."""
         yield from ()
         return answer

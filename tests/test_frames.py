@@ -180,6 +180,8 @@ def test_one_hot(make):
         one_hot(make(blood), {"blood": ["A"]})
     with pytest.raises(ColumnError, match=r"no column or array 'bloods'; did you mean 'blood'?"):
         one_hot(make(blood), ["bloods"])
+    with pytest.raises(TypeError, match=r"one_hot: columns='blood' is one text; give a list of names, \['blood'\]"):
+        one_hot(make(blood), "blood")
 
 
 def test_one_hot_is_that_of_files(tmp_path):

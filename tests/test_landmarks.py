@@ -100,7 +100,7 @@ def test_points_that_add_nothing_are_left_out():
     linear = make_kernel("linear")
     kept = none.offered(X, linear).independent(REDUNDANT, 100)
     assert len(kept) == 6  # as many as columns
-    marks = Landmarks.of(X[kept], linear)
+    marks = Landmarks.none(X[kept]).plus(X[kept], "points", linear)
     assert len(marks.offered(X, linear).independent(REDUNDANT, 100)) == 0
     np.testing.assert_allclose(marks.coordinates(linear, X) @ marks.coordinates(linear, X).T, X @ X.T, atol=1e-9)
     assert len(none.offered(np.zeros((3, 6)), linear).independent(REDUNDANT, 100)) == 0
@@ -136,10 +136,10 @@ def test_at_most_so_many_are_kept_and_the_first_of_equal_ones():
 def test_more_landmarks_change_no_coordinate():
     X = np.concatenate(clusters([30, 20, 25]))
     some, more = X[Landmarks.none(X).offered(X[:15], RBF).independent(REDUNDANT, 100)], X[15:40]
-    marks = Landmarks.of(some, RBF)
+    marks = Landmarks.none(some).plus(some, "points", RBF)
     before = marks.coordinates(RBF, X)
     more = more[marks.offered(more, RBF).independent(REDUNDANT, 100)]
-    grown = marks.grown(more, RBF)
+    grown = marks.plus(more, "points", RBF)
     after = grown.coordinates(RBF, X)
     np.testing.assert_allclose(after[:, :15], before, atol=1e-9)
     np.testing.assert_array_equal(grown.root, np.triu(grown.root))

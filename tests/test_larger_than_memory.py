@@ -314,7 +314,12 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(folder, tmp_path):
         DecentralizedKernelPCA(2).fit(rows, nodes="town")
     with pytest.raises(TypeError, match="unknown option colums; known are"):
         Rows.from_parquet(folder, colums=["a"])
+    for what in ("columns", "drop", "one_hot"):  # "ab" would be the columns a and b
+        with pytest.raises(TypeError, match=rf"{what}='ab' is one text; give a list of names, \['ab'\]"):
+            Rows.from_parquet(folder, **{what: "ab"})
     FRAME.to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(ValueError, match=r"block_rows=1\.5: give a whole number of at least 1"):
+        Rows.from_csv(tmp_path / "rows.csv", block_rows=1.5)
     with pytest.raises(DataError, match=r"the ending is \.csv, not \.parquet"):
         Rows.from_parquet(tmp_path / "rows.csv")
     with pytest.raises(DataError, match=r"it is a folder of other files than \.parquet"):

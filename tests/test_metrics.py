@@ -132,3 +132,6 @@ def test_errors():
         metrics.similarity(baselines.local(PARTS, 3, gamma=0.1), CENTRAL)
     with pytest.raises(ValueError, match="3 parts for a network of 4"):
         baselines.neighborhood(PARTS[:3], NETWORK)
+    for wrong in (0, 0.9, "2"):
+        with pytest.raises(ValueError, match=f"n_components={wrong!r}: a reference has a whole number of components"):
+            baselines.central(PARTS, wrong)

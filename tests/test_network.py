@@ -101,6 +101,8 @@ def test_file_round_trip(tmp_path):
         (lambda: Network.random(5, radius=-1.0), "radius"),
         (lambda: Network.path(0), "at least 1"),
         (lambda: Network.path(2.5), "whole number"),
+        (lambda: Network.random(10, degree=4.0), "degree=4.0 with 10 nodes: it must be a whole number"),
+        (lambda: Network.random(10, radius="0.5"), "radius='0.5' with 10 nodes: it must be a number"),
     ],
 )
 def test_bad_networks_say_what_is_wrong(make, says):
@@ -117,6 +119,10 @@ def test_bad_networks_say_what_is_wrong(make, says):
         ("{}", "dekpca-network"),
         ('{"format": "dekpca-network", "version": 99}', "version 99"),
         ('{"format": "dekpca-network", "version": 1, "nodes": ["a"], "edges": [["a", "b"]]}', "not a pair"),
+        ('{"format": "dekpca-network", "version": 1, "nodes": ["a"], "edges": [["a", ["a"]]]}', "not a pair"),
+        ('{"format": "dekpca-network", "version": 1, "nodes": null, "edges": []}', "net.json: .* are not lists"),
+        ('{"format": "dekpca-network", "version": 1, "nodes": "ab", "edges": [["a", "b"]]}', "are not lists"),
+        ('{"format": "dekpca-network", "version": 1, "nodes": ["a"], "edges": 5}', "are not lists"),
     ],
 )
 def test_bad_files(tmp_path, content, says):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conftest import clusters, make_options
+from conftest import clusters, make_options, replayed
 from dekpca import Network
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
@@ -18,7 +18,7 @@ from dekpca.peers.app.delivery import PeerDelivery
 from dekpca.peers.net.authority import init_ca
 from dekpca.plan import Plan
 from dekpca.program import program
-from dekpca.rounds import BadConclusion, Magnitudes, Round, Transcript, replayed
+from dekpca.rounds import BadConclusion, Magnitudes, Round, Transcript
 from dekpca.site import apart
 from dekpca.solvers import sums
 from dekpca.solvers.sums import clusters as rounds_of_clusters
@@ -125,10 +125,10 @@ def rounds():
     own, kernel = rows(), make_kernel("rbf", gamma=0.05)
     none, ones = Landmarks.none(own.X), lambda: np.ones(len(own))
     label = lambda: np.zeros(len(own), dtype=np.int64)  # noqa: E731
-    marks = none.grown(own.X[::20], kernel)
+    marks = none.plus(own.X[::20], "points", kernel)
     return {
         "weigh": Weigh(own, label, ones, 6, 10, 1.0, 0),
-        "centres": Centres(own, own.X, label, ones, 6, 10, heaviest=1.0, even=True, seed=0),
+        "centres": Centres(own, label, ones, 6, 10, heaviest=1.0, seed=0, coordinates=own.X, even=True),
         "landmarks": NewLandmarks(
             own, label, ones, 6, 10, heaviest=1.0, even=True, mean=own.X[0], marks=none, kernel=kernel
         ),

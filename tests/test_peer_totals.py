@@ -87,7 +87,11 @@ def rows_found(second, marks, about, tries):
 @pytest.fixture(scope="module")
 def digits():
     X = np.random.default_rng(0).permutation(load_digits().data)
-    return X[:600], X[600:], Landmarks.of(X[600:1400:7], RBF)  # 115 landmarks, 64 columns
+    return (
+        X[:600],
+        X[600:],
+        Landmarks.none(X[600:1400:7]).plus(X[600:1400:7], "points", RBF),
+    )  # 115 landmarks, 64 columns
 
 
 def nearest(found, rows):
@@ -107,10 +111,10 @@ def test_products_of_many_runs_make_those_of_more_landmarks(digits):
     """A root that lies tells, in 55 runs, each two of eleven sets of 15 landmarks together: of 80 rows, for which 31 landmarks are allowed."""
     rows, others, _ = digits
     points, part = others[:1155:7], np.split(np.arange(165), 11)
-    whole, seen = Landmarks.of(points, RBF), np.zeros((165, 165))
+    whole, seen = Landmarks.none(points).plus(points, "points", RBF), np.zeros((165, 165))
     for i, j in combinations(range(11), 2):
         both = np.concatenate([part[i], part[j]])
-        marks = Landmarks.of(points[both], RBF)
+        marks = Landmarks.none(points[both]).plus(points[both], "points", RBF)
         back = np.linalg.inv(marks.root)
         seen[np.ix_(both, both)] = back.T @ products(rows[:80], marks) @ back  # of kernel values
     found = rows_found(whole.root.T @ seen @ whole.root, whole, others, 6)
@@ -131,7 +135,7 @@ def test_each_judging_row_follows_from_the_features_of_a_group_times_more_functi
         scale(load_breast_cancer().data)[np.random.default_rng(0).permutation(569)],
         make_kernel("rbf", gamma=0.01),
     )
-    rows, others, marks = X[:120], X[120:], Landmarks.of(X[120:220], kernel)
+    rows, others, marks = X[:120], X[120:], Landmarks.none(X[120:220]).plus(X[120:220], "points", kernel)
     basis = np.linalg.qr(np.random.default_rng(1).normal(size=(100, 36)))[0]
     principal = Principal(basis, np.ones(36), np.ones(36), np.zeros(100), 1e4, 1e4, 500.0, False, 4)
     options = SumsOptions(4, kernel, 0, sealed=True, share_rows=False)
@@ -248,7 +252,10 @@ def test_each_of_20_rows_follows_from_the_sums_of_their_features():
     """So few rows of others are allowed. Nobody lies: the root takes its own rows off one array of a judgement, `mean`."""
     X = scale(load_breast_cancer().data)[np.random.default_rng(0).permutation(569)][:, :5]
     rows, others, kernel = X[:20], X[300:500], make_kernel("rbf", gamma=0.2)
-    marks, options = Landmarks.of(X[500:501], kernel), SumsOptions(1, kernel, 0, sealed=True, share_rows=False)
+    marks, options = (
+        Landmarks.none(X[500:501]).plus(X[500:501], "points", kernel),
+        SumsOptions(1, kernel, 0, sealed=True, share_rows=False),
+    )
     principal = Principal(np.ones((1, 1)), np.ones(1), np.ones(1), np.zeros(1), 200.0, 220.0, 150.0, True, 1)
     judges = JudgingRows(Seen(site_rows(rows), marks, kernel), principal, options, "1")
     y = Sketch(judges, lambda: judges.functions, 1).term()["mean"].ravel()
@@ -404,7 +411,7 @@ def test_a_root_cannot_make_few_rows_judge_in_groups(digits):
 def test_rows_are_added_where_the_kernel_has_no_bound(digits):
     """Sums in clear have no bound on k(x, x): what is missed of 600 rows may be far above 600."""
     rows, kernel = digits[0], make_kernel("poly", gamma=0.1, degree=2)
-    seen = Seen(site_rows(rows), Landmarks.of(rows[:20], kernel), kernel)
+    seen = Seen(site_rows(rows), Landmarks.none(rows[:20]).plus(rows[:20], "points", kernel), kernel)
     options = SumsOptions(3, kernel, 0, owners_apart=True, share_rows=False, stream=True)
     total = Moments(seen, True, 3, options.largest).term()
     missed = float(total["trace"][1])
@@ -439,7 +446,9 @@ def test_which_rows_judge_depends_on_nothing_that_is_told(told):
     )
 
     def judging(missed, scale):
-        seen = Seen(site_rows(X), Landmarks.of(scale * points, options.kernel), options.kernel)
+        seen = Seen(
+            site_rows(X), Landmarks.none(scale * points).plus(scale * points, "points", options.kernel), options.kernel
+        )
         none = np.zeros((20, 0))
         principal = Principal(none, none[0], none[0], np.zeros(20), 1.0, len(X), missed * seen.missed, True, 3)
         rows = JudgingRows(seen, principal, replace(options), "last")
@@ -459,7 +468,7 @@ def test_judgements_of_all_stages_are_over_the_same_groups_of_rows():
     options, settled = SumsOptions(3, RBF, 0, sealed=True, share_rows=False), []
     for n in (300, 5000, 20_000):
         rows = replace(site_rows(np.random.default_rng(0).normal(size=(n, 2))), total=40_000)
-        seen = Seen(rows, Landmarks.of(rows.X[:5], RBF), RBF)
+        seen = Seen(rows, Landmarks.none(rows.X[:5]).plus(rows.X[:5], "points", RBF), RBF)
         none = np.zeros((5, 0))
         principal = Principal(none, none[0], none[0], np.zeros(5), 1.0, 40_000.0, seen.missed, True, 3)
         for effort, name in ((1, "{}"), (4, "{} again")):
@@ -481,7 +490,7 @@ def test_judgements_of_all_stages_are_over_the_same_groups_of_rows():
 def test_all_rows_of_a_node_judge_rather_than_more_than_half(n, effort, judge):
     """Before, 2,048 of 2,050 rows judged, and the two that were left out were the difference of the sums of a judgement and of `moments`."""
     rows = replace(site_rows(np.random.default_rng(0).normal(size=(n, 2))), total=40_000)
-    seen, none = Seen(rows, Landmarks.of(rows.X[:5], RBF), RBF), np.zeros((5, 0))
+    seen, none = Seen(rows, Landmarks.none(rows.X[:5]).plus(rows.X[:5], "points", RBF), RBF), np.zeros((5, 0))
     principal = Principal(none, none[0], none[0], np.zeros(5), 1.0, 40_000.0, seen.missed, True, 3)
     judges = JudgingRows(seen, principal, SumsOptions(3, RBF, 0, sealed=True, share_rows=False), "1", effort)
     assert len(judges.places) == judge

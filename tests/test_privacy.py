@@ -31,7 +31,7 @@ from dekpca.privacy.masks import Sealer
 from dekpca.privacy.releases import COUNT, SCALE, Release, releases
 from dekpca.privacy.settings import Privacy, kernel_size, refuse_unaccounted
 from dekpca.settings import LandmarkSource
-from dekpca.solvers.private import REST, Coordinates, Cut, Embedding, expected, leading
+from dekpca.solvers.private import REST, Coordinates, Cut, Embedding, expected, points_root
 
 
 def run(parts, network, options):
@@ -195,7 +195,7 @@ def test_the_integers_of_a_row_do_not_depend_on_the_other_rows(kernel, marks):
     kernel = make_kernel(squared if name == "callable" else name, gamma=0.03, normalize=normalize)
     if marks == "points":
         points = rows[:97] + rng.normal(size=(97, 41))
-        root = leading(kernel, points, 30)[2]
+        root = points_root(kernel, points, 30)[2]
         embedding = Embedding.of(kernel, points, root, 0) if kernel.has_frequencies else None
         found = Landmarks(points, root)
     else:

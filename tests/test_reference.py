@@ -70,7 +70,7 @@ class Compared:
         self.turn = np.zeros((0, 0))
         if points is not None:  # both coordinates come from roots of K_LL^-1: what lies between them is a rotation
             lam, V = np.linalg.eigh(kernel.gram(points, points))
-            self.turn = (V * np.sqrt(lam)) @ V.T @ Landmarks.of(points, kernel).root
+            self.turn = (V * np.sqrt(lam)) @ V.T @ Landmarks.none(points).plus(points, "points", kernel).root
             np.testing.assert_allclose(self.turn.T @ self.turn, np.eye(len(points)), atol=1e-8)
         self.around = [[j, *network.neighbors(j).tolist()] for j in range(len(sizes))]
 

@@ -229,6 +229,10 @@ def test_a_buffer_that_the_caller_uses_again_and_a_frame_with_owners():
     for first in range(0, 900, 300):
         named.partial_fit(frame[first : first + 300], nodes="owner")
     assert named.transform(frame).shape == (900, K)
+    # the column was named before: it stays no feature
+    again = copy.copy(named).partial_fit(frame[:5].drop(columns="owner"))
+    np.testing.assert_array_equal(again.transform(frame), again.transform(frame.drop(columns="owner")))
+    assert again.node_models_["rome"].transform(frame).shape == (900, K)
     with pytest.raises(ValueError, match="nodes: bonn not in the network, whose nodes are oslo, rome"):
         named.partial_fit(frame.assign(owner="bonn"), nodes="owner")
     buffer, model = np.empty((300, 5)), model_of()

@@ -13,12 +13,13 @@ from sklearn.datasets import load_breast_cancer, load_digits, make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
+from conftest import replayed
 from dekpca import DecentralizedKernelPCA, Network
 from dekpca.draws import row_keys, uniform_by_key
 from dekpca.kernels import make_kernel
 from dekpca.landmarks import Landmarks
 from dekpca.results import MixedComponentsWarning
-from dekpca.rounds import BadConclusion, Transcript, replayed
+from dekpca.rounds import BadConclusion, Transcript
 from dekpca.site import apart, make_site
 from dekpca.solvers.sums import SumsOptions, clusters, rows_to_grow_by, solve
 from dekpca.solvers.sums.clusters import (
@@ -426,7 +427,7 @@ def test_all_that_k_means_sums_are_means_of_five_rows_where_others_see_it(monkey
 def test_weights_of_groups_are_what_is_missed_of_their_means():
     rows = site_rows(PARTS[0])
     rows = replace(rows, groups=groups_of(rows))
-    seen = Seen(rows, Landmarks.of(PARTS[1][:9], RBF), RBF)
+    seen = Seen(rows, Landmarks.none(PARTS[1][:9]).plus(PARTS[1][:9], "points", RBF), RBF)
     means, weights = rows_to_grow_by(seen, None, 4096, "growth")
     psi = seen.marks.coordinates(RBF, rows.groups.means)
     np.testing.assert_allclose(weights(), 1.0 - (psi * psi).sum(axis=1), atol=1e-12)
@@ -516,7 +517,7 @@ def test_a_root_that_tells_other_points_or_impossible_eigenvalues_is_refused():
     with pytest.raises(BadConclusion, match="other landmarks than those that all nodes were given"):
         given.check(honest | {"points": honest["points"] + 1e-9})
     rows = SiteRows(np.concatenate(PARTS), row_keys(0, ["a"], np.array([900])), np.zeros(900, dtype=np.int64), 900, 1)
-    moments = Moments(Seen(rows, Landmarks.of(PARTS[0][:20], RBF), RBF), True, 3, 1.0)
+    moments = Moments(Seen(rows, Landmarks.none(PARTS[0][:20]).plus(PARTS[0][:20], "points", RBF), RBF), True, 3, 1.0)
     honest = moments.conclude(moments.term())
     moments.check(honest)
     for values in (honest["values"][::-1], -honest["values"], honest["values"] * np.nan):

@@ -37,6 +37,11 @@ class Accuracy:
         groups = tuple(tuple(map(int, group)) for group in mixed)
         return cls(tuple(clipped[:-2]), clipped[-2], max(clipped[-2:]), groups, method)
 
+    @classmethod
+    def unknown(cls, k: int) -> Accuracy:
+        """Of k components of which nothing is known: NaN."""
+        return cls((np.nan,) * k, np.nan, np.nan)
+
     @property
     def components(self) -> tuple[float, ...]:
         """The estimated |correlation| of each component's values with the central ones."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from numbers import Integral
 from typing import Any, TypedDict, Unpack
 
 import array_api_compat as aac
@@ -194,6 +195,8 @@ def _problem(
     **rest: Any,
 ) -> _Problem:
     """Checked rows on NumPy, with named columns in the internal order of the estimator; columns scaled over all data, as in a network."""
+    if not isinstance(n_components, Integral) or n_components < 1:
+        raise ValueError(f"n_components={n_components!r}: a reference has a whole number of components, at least 1")
     features, found = check_parts(list(parts), list(map(str, range(len(parts)))), None, "error")
     rows, scales = [to_numpy(part) for part in found], None
     if standardize:

@@ -17,6 +17,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import engines, progress
+from .accuracy import Accuracy
 from .arrays import like, to_numpy
 from .data.checks import checked, is_foreign, placed, where_complete
 from .data.columns import Features, Samples, split_off
@@ -257,27 +258,22 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         owned = deal(X, nodes, self.network, seed, self.dtype, self.missing)
         parts = Dealt(placed(owned.X, self.device), owned.rows)
         plan = make_plan(self, settings_of(self, owned.features, seed), owned.network, parts, owned.features)
-        self._publish(run_plan(plan, engine.run, self))
+        self._publish(run_plan(plan, engine.run, self), owner=nodes if isinstance(nodes, str) else None)
         self._nodes = owned._replace(X=None).node_of
-        return self._keep_owner_column(nodes if isinstance(nodes, str) else None)
-
-    def _keep_owner_column(self, column: str | None) -> Self:
-        """Keep which column named the owners: it is no feature."""
-        self._owner_column = column
-        self.node_models_.owner_column = column
         return self
 
     nodes_: Any
     node_models_: NodeModels
     _nodes: Callable[[], np.ndarray]  # finds nodes_ when it is asked for
+    _owner_column: str | None  # of DataFrames, which named the owners: no feature
 
     def _fit_collection(self, X: Any, nodes: Any) -> Self:
         """Rows of a Dask collection, on the workers that have them."""
         engine = self._engine(X)
-        self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self))
+        self._publish(run_plan(engine.plan_collection(self, X, nodes), engine.run, self), owner=nodes)
         if nodes is not None or self.missing == "drop":
             self.nodes_ = None  # the order of the rows is not that of the partitions
-        return self._keep_owner_column(nodes)
+        return self
 
     def _engine(self, X: Any = None) -> Any:
         """The module of the engine, which can do what is asked for; of a Dask collection that of its workers."""
@@ -293,11 +289,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         with progress.shown(bool(self.verbose)):
             plan, blocks = plan_rows(self, X, nodes)
         reader, surveyed = blocks.reader, blocks.reader.seconds
-        self._publish(run_plan(plan, engines.module("local").run, self))
+        owner = X.roles.owner if nodes is None else nodes
+        self._publish(run_plan(plan, engines.module("local").run, self), owner=owner)
         self.nodes_ = None if self.missing == "drop" else blocks.node
         self.history_ |= {"passes": reader.passes, "dropped": reader.dropped}
         self.history_["seconds"]["first pass"] = surveyed
-        return self._keep_owner_column(X.roles.owner if nodes is None else nodes)
+        return self
 
     def fit_parts(self, parts: Sequence[Array] | Mapping[Any, Array], y: Any = None) -> Self:
         """Find the components of data that is already split.
@@ -471,12 +468,12 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         answer = run_plan(plan, rows.run, self).outcome.answers[0]
         self._plan, self._given = replace(plan, parts=[]), self.get_params(deep=False)
         self._keep_features(rows.features)
-        self.network_ = rows.network
+        self.network_, self._owner_column = rows.network, None
         return Stream(Basis.of(rows.network.names, plan.options.solver_options, answer))
 
     def _add_rows(self, stream: Stream, rows: Any, nodes: Any) -> Self:
         rows.add_to(stream)
-        self._owner_column = nodes if isinstance(nodes, str) else None
+        self._owner_column = nodes if isinstance(nodes, str) else self._owner_column
         return self._stream_changed(stream, rows)
 
     def _stream_changed(self, stream: Stream, rows: Any) -> Self:
@@ -514,31 +511,31 @@ class DecentralizedKernelPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """Publish the answer of the stream."""
         stream = self._stream
         run = partial(run, script=partial(program, stream=stream))
-        self._publish(run_plan(plan, run, type(self)(**self._given)), stream)
+        self._publish(run_plan(plan, run, type(self)(**self._given)), stream, self._owner_column)
 
     @classmethod
     def from_result(cls, result: Result) -> Self:
         """An estimator with the parameters and the result of a fit that ran elsewhere."""
         return cls(**result.parameters.get_params(deep=False))._publish(result)
 
-    def _publish(self, result: Result, stream: Stream | None = None) -> Self:
+    def _publish(self, result: Result, stream: Stream | None = None, owner: str | None = None) -> Self:
+        """The attributes of a fitted estimator. `owner`: the column that named the owners, which is no feature."""
         plan, self._stream = result.plan, stream
         self._keep_features(plan.features)
         self.network_, self.node_sizes_ = plan.network, plan.sizes
         if stream is None:
             self._nodes = partial(np.repeat, plan.nodes, plan.sizes[plan.nodes])
-            self._owner_column = None
             for name in ("nodes_", "n_samples_seen_", "_plan", "_given"):  # of an earlier fit or stream
                 self.__dict__.pop(name, None)
         self.eigenvalues_ = self._back(result.eigenvalues)
         self.explained_variance_ratio_ = self._back(result.explained_variance_ratio)
-        self.accuracy_, self.mixed_components_ = result.accuracy, result.mixed_components
-        self.span_accuracy_, self.span_accuracy_bound_ = result.span_accuracy, result.span_accuracy_bound
+        about = result.estimate or Accuracy.unknown(result.n_components)
+        self.accuracy_, self.mixed_components_ = np.array(about.components), list(about.mixed)
+        self.span_accuracy_, self.span_accuracy_bound_ = about.span, about.span_bound
         self.n_landmarks_, self.n_iter_, self.converged_ = result.n_landmarks, result.n_iter, result.converged
         self.gamma_, self.history_, self.privacy_ = result.gamma, result.history, result.ledger
         self.node_models_, self.answering_node_ = result.node_models, result.answering_node
-        if stream is not None:
-            self.node_models_.owner_column = self._owner_column
+        self._owner_column = self.node_models_.owner_column = owner
         if result.offset is not None:
             self.offset_ = result.offset
         elif hasattr(self, "offset_"):  # of an earlier fit

@@ -48,11 +48,6 @@ class Landmarks:
         return int(self.points.shape[0])
 
     @classmethod
-    def of(cls, points: Array, kernel: Kernel) -> Landmarks:
-        """From points, none of them redundant."""
-        return cls.none(points).grown(points, kernel)
-
-    @classmethod
     def none(cls, like: Array) -> Landmarks:
         """No landmarks, in the library and dtype of `like` (n, M)."""
         xp = aac.array_namespace(like)
@@ -69,12 +64,11 @@ class Landmarks:
         left = gram - across @ transposed(across) if self.size else gram
         return Offered(kernel, gram, across, left, cholesky(left))
 
-    def plus(self, points: np.ndarray, kind: str, kernel: Kernel) -> Landmarks:
+    def plus(self, more: np.ndarray, kind: str, kernel: Kernel) -> Landmarks:
         """With more points of the host, none of them redundant."""
-        return self.grown(like(self.points, points), kernel, ((kind, len(points)),)) if len(points) else self
-
-    def grown(self, points: Array, kernel: Kernel, kinds: tuple[tuple[str, int], ...] = ()) -> Landmarks:
-        """With more points, none of them redundant."""
+        if not len(more):
+            return self
+        points = like(self.points, more)
         xp, offered = aac.array_namespace(points), self.offered(points, kernel)
         if offered.factor is None:
             raise np.linalg.LinAlgError("the landmarks' kernel matrix has no Cholesky factor")
@@ -83,7 +77,9 @@ class Landmarks:
         beside = -(root @ transposed(across)) @ inverse
         below = xp.zeros(across.shape, dtype=across.dtype, device=aac.device(across))
         whole = xp.concat([xp.concat([root, beside], axis=1), xp.concat([below, inverse], axis=1)], axis=0)
-        return Landmarks(xp.concat([self.points, points]), xp.astype(whole, points.dtype), self.kinds + kinds)
+        return Landmarks(
+            xp.concat([self.points, points]), xp.astype(whole, points.dtype), (*self.kinds, (kind, len(more)))
+        )
 
     def coordinates(self, kernel: Kernel, samples: Array) -> Array:
         """psi of each sample, not centred: (n, m)."""

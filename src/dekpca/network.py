@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,7 @@ class Network:
     """
 
     def __init__(self, neighbors: Mapping[Any, Iterable[Any]]):
-        names = _unique_names(neighbors)
+        names = unique_names(neighbors)
         number = {name: j for j, name in enumerate(names)}
         pairs = []
         for name, around in zip(names, neighbors.values(), strict=True):
@@ -97,7 +98,7 @@ class Network:
     @classmethod
     def _from_pairs(cls, names: Iterable[Any], pairs: Any) -> Network:
         network = cls.__new__(cls)
-        network._set_up(_unique_names(names), pairs)
+        network._set_up(unique_names(names), pairs)
         return network
 
     def _set_up(self, names: tuple[str, ...], pairs: Any) -> None:
@@ -187,6 +188,9 @@ class Network:
         if len(chosen) != 1:
             raise NetworkError(f"a random network needs one of probability, degree and radius; got {chosen or 'none'}")
         draw: Callable[[np.random.RandomState], nx.Graph]
+        if not isinstance(given[chosen[0]], Integral if degree is not None else Real):
+            what = f"{chosen[0]}={given[chosen[0]]!r} with {n_nodes} nodes"
+            raise NetworkError(f"{what}: it must be a {'whole ' * (degree is not None)}number")
         if probability is not None:
             allowed, why = 0 < probability <= 1, "it must be above 0 and at most 1"
             draw = lambda rng: nx.fast_gnp_random_graph(n_nodes, probability, seed=rng)  # noqa: E731
@@ -224,7 +228,7 @@ class Network:
             labels = {label for edge in edges for label in edge}
         except TypeError as error:
             raise NetworkError(f"the ends of an edge are names or numbers: {error}") from error
-        names = sorted(_unique_names(sorted(labels, key=str)), key=natural_key)
+        names = sorted(unique_names(sorted(labels, key=str)), key=natural_key)
         number = {name: j for j, name in enumerate(names)}
         return cls._from_pairs(names, [(number[str(a)], number[str(b)]) for a, b in edges])
 
@@ -268,11 +272,15 @@ class Network:
         version = content.get("version")
         if version != FILE_VERSION:
             raise NetworkError(f"{path}: version {version}, this dekpca reads version {FILE_VERSION}; update it")
-        names = _unique_names(content.get("nodes", ()))
+        nodes, edges = content.get("nodes"), content.get("edges")
+        if not isinstance(nodes, list) or not isinstance(edges, list):
+            raise NetworkError(f"{path}: its nodes and its edges are not lists, as Network.write makes them")
+        names = unique_names(nodes)
         number = {name: j for j, name in enumerate(names)}
         pairs = []
-        for edge in content.get("edges", ()):
-            if not isinstance(edge, list) or len(edge) != 2 or any(end not in number for end in edge):
+        for edge in edges:
+            ends = edge if isinstance(edge, list) else []
+            if len(ends) != 2 or not all(isinstance(end, str) and end in number for end in ends):
                 raise NetworkError(f"{path}: edge {edge!r} is not a pair of names listed under nodes")
             pairs.append((number[edge[0]], number[edge[1]]))
         return cls._from_pairs(names, pairs)
@@ -421,7 +429,8 @@ def _read_edges(path: str | PathLike[str], text: str) -> list[tuple[str, str]]:
     return edges
 
 
-def _unique_names(labels: Iterable[Any]) -> tuple[str, ...]:
+def unique_names(labels: Iterable[Any]) -> tuple[str, ...]:
+    """The names of nodes, as texts."""
     names = tuple(str(label) for label in labels)
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:

@@ -143,20 +143,24 @@ class NodeModel:
         return int(self.eigenvalues_.shape[0])
 
     @property
+    def _stated(self) -> Accuracy:
+        return self.accuracy or Accuracy.unknown(self.n_components)
+
+    @property
     def accuracy_(self) -> np.ndarray:
-        return np.full(self.n_components, np.nan) if self.accuracy is None else np.array(self.accuracy.components)
+        return np.array(self._stated.components)
 
     @property
     def span_accuracy_(self) -> float:
-        return float("nan") if self.accuracy is None else self.accuracy.span
+        return self._stated.span
 
     @property
     def span_accuracy_bound_(self) -> float:
-        return float("nan") if self.accuracy is None else self.accuracy.span_bound
+        return self._stated.span_bound
 
     @property
     def mixed_components_(self) -> list[tuple[int, ...]]:
-        return [] if self.accuracy is None else list(self.accuracy.mixed)
+        return list(self._stated.mixed)
 
     def __repr__(self) -> str:
         return f"NodeModel({self.name!r}, {self.n_components} components over {', '.join(map(str, self.contents))})"

@@ -24,7 +24,7 @@ from .data.owners import list_parts, make_network, named_network
 from .data.rows import Rows
 from .memory import fitting, parse_size
 from .messages import Iteration
-from .network import Network
+from .network import Network, unique_names
 from .parameters import Parameters, check, chosen, seed_of, settings_of
 from .settings import Options, Settings, settle
 from .site import Dealt, Site, apart, make_site, part_sizes
@@ -193,7 +193,7 @@ def plan_parts(parameters: Parameters, parts: Sequence[Array] | Mapping[Any, Arr
         raise ValueError("fit_parts needs at least one part")
     seed = seed_of(parameters)
     if isinstance(parts, Mapping):
-        named = {str(name): part for name, part in parts.items()}
+        named = dict(zip(unique_names(parts), parts.values(), strict=True))
         network = named_network(parameters.network, list(named), seed)
         parts = [named[name] for name in network.names]
     else:

@@ -16,26 +16,25 @@ from .rounds import Arrays, Round, Shapes, Solver, Transcript, run_rounds
 from .settings import Options
 from .site import Site
 from .solvers import exact, features, private, projection, sums
+from .solvers.histogram import with_histogram
 from .solvers.projection.solve import solve as solve_projection
-from .solvers.scores import with_histogram
 
 
 def program(site: Site, options: Options, stream: sums.Stream | None = None) -> Script:
     """Kernel PCA of the rows of all nodes, at the nodes of a site; returns their `Answer`. `stream`: of rows that came before, in its sums."""
     transcript = Transcript()
-    if stream is not None:
-        answer = yield from run_rounds(site, streamed(site, options, stream), transcript)
-        return replace(answer, transcript=transcript)
     if isinstance(options.solver_options, projection.ProjectionOptions):
         yield from run_rounds(site, same_landmarks(site, options), transcript)
         return (yield from solve_projection(site, options.solver_options, transcript))
-    answer = yield from run_rounds(site, rounds_of(site, options), transcript)
+    answer = yield from run_rounds(site, rounds_of(site, options, stream), transcript)
     return replace(answer, transcript=transcript)
 
 
-def rounds_of(site: Site, options: Options) -> Solver:
+def rounds_of(site: Site, options: Options, stream: sums.Stream | None = None) -> Solver:
     """The rounds of a fit that consists of nothing else, as all do but those of the projection solver; returns the `Answer`."""
     yield from same_landmarks(site, options)
+    if stream is not None:
+        return (yield from sums.solve_stream(site, stream))
     answer = yield from components(site, options)
     return answer if options.contamination is None else (yield from with_histogram(answer))
 
@@ -53,12 +52,6 @@ def components(site: Site, options: Options) -> Solver:
             return (yield from sums.solve(site, asked))
         case other:
             raise TypeError(f"{type(other).__name__}: no solver of rounds")
-
-
-def streamed(site: Site, options: Options, stream: sums.Stream) -> Solver:
-    """The answer of the default solver with the landmarks of a stream."""
-    yield from same_landmarks(site, options)
-    return (yield from sums.solve_stream(site, stream))
 
 
 # ---------------------------------------------------------------------- landmarks that were given to all nodes

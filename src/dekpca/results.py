@@ -122,24 +122,6 @@ class Result:
         return float(self.explained_variance_ratio.sum())
 
     @property
-    def accuracy(self) -> np.ndarray:
-        if self.estimate is None:
-            return np.full(self.n_components, np.nan)
-        return np.array(self.estimate.components)
-
-    @property
-    def span_accuracy(self) -> float:
-        return np.nan if self.estimate is None else self.estimate.span
-
-    @property
-    def span_accuracy_bound(self) -> float:
-        return np.nan if self.estimate is None else self.estimate.span_bound
-
-    @property
-    def mixed_components(self) -> list[tuple[int, ...]]:
-        return [] if self.estimate is None else list(self.estimate.mixed)
-
-    @property
     def missing_components(self) -> list[int]:
         """Components that the data does not have, counted from 0: their eigenvalue is zero."""
         return np.flatnonzero(to_numpy(self.eigenvalues) <= 0).tolist()

@@ -7,13 +7,13 @@ and all nodes are told the conclusion, which the solver gets back:
 
 Conclusions are named arrays of float64 on the host; so are terms, or they are arrays of the device of the rows, which come to the host together. A
 solver keeps no state but its arguments and what it was told. So the list of what it was told, the transcript, is all that is needed to bring another
-process to the same point: `replayed` does, without computing a term.
+process to the same point, without computing a term.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -102,17 +102,6 @@ class Transcript:
                 state.update(f"{name}{value.shape}".encode())
                 state.update(np.ascontiguousarray(value, dtype="<f8").tobytes())
         return state.hexdigest()
-
-
-def replayed(solver: Solver, transcript: Iterable[Arrays]) -> Any:
-    """What the solver returns after it was told all of this; no term is computed."""
-    try:
-        next(solver)
-        for told in transcript:
-            solver.send(told)
-    except StopIteration as end:
-        return end.value
-    raise ValueError("the transcript ends before the solver does")
 
 
 EXPONENTS = 256  # powers of two from 2^-128 on: sizes of terms that secure sums can scale

@@ -76,6 +76,12 @@ def check_known(name: str, known: Sequence[Any], who: str) -> None:
         raise ColumnError(f"{who}: no column or array {name!r}; {has if meant is None else f'did you mean {meant!r}?'}")
 
 
+def refuse_text(given: Any, what: str) -> None:
+    """Refuse one text in the place of several names: each of its letters would be one."""
+    if isinstance(given, str):
+        raise TypeError(f"{what}={given!r} is one text; give a list of names, [{given!r}]")
+
+
 def check_names(names: Sequence[str], who: str) -> None:
     """Refuse names that no model file holds, and duplicates."""
     if unfit := [name for name in names if not is_text(name, lines=True)]:
@@ -183,6 +189,7 @@ def one_hot(frame: Any, columns: Sequence[str] | Mapping[str, Sequence[str] | No
     names = frame_names(frame)
     if columns is None:
         columns = [name for i, name in enumerate(names) if TO_ENCODE.search(column(frame, i)[1].lower())]
+    refuse_text(columns, "one_hot: columns")
     given = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
     made = {name: frame[name] for name in names if name not in given}
     for name, categories in given.items():

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..network import listing
 from .checks import NOTHING_LEFT
-from .columns import Samples, check_known, check_names, encoded
+from .columns import Samples, check_known, check_names, encoded, refuse_text
 from .formats import CHUNK, LABELS, Block, DataError, Source, errors_of, is_absent, open_source
 from .frames import ColumnError
 
@@ -52,6 +52,10 @@ class Roles:
     ignore: Sequence[str] = ()
     keep: Sequence[str] = ()
     interface: str = "python"
+
+    def __post_init__(self) -> None:
+        for what in ("columns", "drop", "one_hot", "ignore", "keep"):
+            refuse_text(getattr(self, what), what)
 
     @property
     def mentioned(self) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,8 @@ class Rows:
 
     @classmethod
     def _opened(cls, source: Source, roles: Roles, who: str, block_rows: int | None) -> Rows:
-        if block_rows is not None and block_rows < 1:
-            raise ValueError(f"block_rows={block_rows}: give at least 1")
+        if block_rows is not None and not (isinstance(block_rows, Integral) and block_rows >= 1):
+            raise ValueError(f"block_rows={block_rows!r}: give a whole number of at least 1")
         source.interface = roles.interface
         one_hot = {n: sorted(source_categories(source, n, who)) if c is None else c for n, c in roles.one_hot.items()}
         made = cls(source, replace(roles, one_hot=one_hot), who, block_rows)
@@ -257,5 +258,5 @@ def _roles(columns: Mapping[str, Any]) -> Roles:
             f"Rows: unknown option {', '.join(sorted(columns.keys() - known))}; known are {', '.join(sorted(known))}"
         )
     one_hot = columns.get("one_hot", {})
-    categories = dict(one_hot) if isinstance(one_hot, Mapping) else dict.fromkeys(one_hot)
+    categories = one_hot if isinstance(one_hot, (Mapping, str)) else dict.fromkeys(one_hot)
     return Roles(**{**columns, "one_hot": categories}, keep=LABELS)  # a label has to be named here

@@ -233,24 +233,19 @@ class NewRows(local.NewRows):
 
 # ---------------------------------------------------------------------- messages
 class RankDelivery(Delivery):
-    """Delivers between the nodes of a rank and those of other ranks; `hosts` is the rank of each node.
-
-    `traffic` counts along the edges of the network, as on every engine; `wire` counts what left this rank, by phase: messages and bytes.
-    """
+    """Delivers between the nodes of a rank and those of other ranks; `hosts` is the rank of each node."""
 
     def __init__(self, sites: Sequence[Site], comm: Any, hosts: np.ndarray):
         super().__init__(sites)
         self.comm, self.hosts, self.here = comm, hosts.tolist(), comm.Get_rank()
         self.root = int(hosts[self.network.root])
         self.rounds = 0
-        self.wire: dict[str, np.ndarray] = {}
 
     def total(self, requests: Sequence[Sum]) -> np.ndarray:
         mine = np.ascontiguousarray(super().total(requests))
         total = np.empty_like(mine)
         if len(mine):
             self.comm.Reduce(mine, total if self.here == self.root else None, root=self.root)
-        self._count(requests[0].kind, 1, mine.nbytes)
         return total
 
     def conclude(self, requests: Sequence[Sum], total: np.ndarray) -> np.ndarray:
@@ -262,7 +257,7 @@ class RankDelivery(Delivery):
 
     def exchange(self, requests: Sequence[Exchange]) -> dict[tuple[int, int], np.ndarray]:
         """One message between two ranks, with what their nodes send each other in the order of the edges."""
-        kind, dtype, sent = requests[0].kind, requests[0].dtype, self.sent(requests)
+        dtype, sent = requests[0].dtype, self.sent(requests)
         expected = {edge: shape for request in requests for edge, shape in request.expected.items()}
         self.rounds += 1
         arrived = {edge: message for edge, message in sent.items() if self.hosts[edge[1]] == self.here}
@@ -281,11 +276,7 @@ class RankDelivery(Delivery):
         for rank, edges in coming.items():
             pieces = np.split(into[rank], np.cumsum([size[edge] for edge in edges])[:-1])
             arrived |= {edge: piece.reshape(expected[edge]) for edge, piece in zip(edges, pieces, strict=True)}
-        self._count(kind, len(out), sum(buffer.nbytes for buffer in out.values()))
         return arrived
-
-    def _count(self, kind: str, messages: int, size: int) -> None:
-        self.wire.setdefault(kind, np.zeros(2, dtype=np.int64))[:] += messages, size
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from .base import Array, Kernel, RandomMap
 
 WIDER = 2.0  # over the number of columns: how much wider; from 1 to 4 the noise of judgements is about the same (benchmarks/frequencies.py)
 MOST_LOG = 80.0  # of a ratio of densities in float32; one that is larger has no weight
+UNEVEN = 0.25  # of the frequencies of a laplacian kernel that judge: one of their columns is drawn wider
+WIDTHS = 4.0 ** np.arange(1, 9)  # by so much, whatever the width of the rows is
 
 
 class Stationary(Kernel):
@@ -102,3 +104,16 @@ class Laplacian(Stationary):
 
     def frequencies(self, n_features: int, count: int, seed: int) -> np.ndarray:
         return self.gamma * np.tan(np.pi * (uniform((count, n_features), seed) - 0.5))
+
+    def weighted_frequencies(self, X: Array, count: int, groups: int, seed: int) -> tuple[Array, Array | float]:
+        """Where the kernel is wide, nearly all frequencies are too low to tell rows apart, and what landmarks miss of it is made of few high ones. So
+        some have a column from a wider distribution (importance sampling)."""
+        drawn = self.frequencies(X.shape[1], groups * count, seed) / self.gamma
+        wide = uniform((groups * count, 3), seed + 1)
+        chosen = np.flatnonzero(wide[:, 0] < UNEVEN)
+        column, width = ((wide[chosen, i] * n).astype(np.int64) for i, n in ((1, X.shape[1]), (2, len(WIDTHS))))
+        drawn[chosen, column] *= WIDTHS[width]
+        squares = drawn**2
+        ratios = [(w * (1.0 + squares) / (w * w + squares)).mean(axis=1) for w in WIDTHS]  # of densities
+        ratio = np.mean(ratios, axis=0)
+        return like(X, self.gamma * drawn), like(X, 1.0 / (1.0 - UNEVEN + UNEVEN * ratio))

@@ -268,11 +268,11 @@ class Cut(Round):
         return {"error": (1,), "root": (len(self.points), self.rank)}
 
     def conclude(self, total: Arrays) -> Arrays:
-        values, vectors, root = leading(self.kernel, self.points, self.rank)
+        values, vectors, root = points_root(self.kernel, self.points, self.rank)
         return {"error": np.array([cut_error(values, vectors, self.rank, self.n_components)]), "root": root}
 
 
-def leading(kernel: Kernel, points: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def points_root(kernel: Kernel, points: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Eigenvalues and eigenvectors of the points' kernel matrix, largest first, and T (m, rank) for coordinates T'k(L, x)."""
     gram = kernel.gram(points, points)
     check_finite(gram, "the landmarks", kernel)
@@ -410,7 +410,7 @@ def expected(
     if privacy.ranges is not None:
         points = Scales(*centre_and_half(privacy.ranges)).standardized(points)
     alike = points if kernel.is_normal or kernel.normalize else clipped(points, float(privacy.norm or 0.0))
-    values, vectors, root = leading(kernel, points, width)
+    values, vectors, root = points_root(kernel, points, width)
     psi = kernel.gram(alike, points) @ root / np.sqrt(kernel_size(kernel, privacy.norm))
     mean = psi.mean(axis=0)
     found, basis = eigh((psi - mean).T @ (psi - mean) * (rows / len(points)))

@@ -325,7 +325,7 @@ def run(
         if missing:
             log.warning("this is the answer of the remaining nodes", extra={"missing": missing})
         model = result.node_models[config.name]
-        found = {"span_accuracy": result.span_accuracy, "landmarks": result.n_landmarks}
+        found = {"span_accuracy": model.span_accuracy_, "landmarks": result.n_landmarks}
         log.info("answer found", extra=found | {"transcript": (model.transcript or "")[:16]})
         for warning in result.warnings():
             log.warning(str(warning))
@@ -369,6 +369,7 @@ def summary(config: Config, result: Result, resumed: bool, missing: list[dict[st
     def number(x: float) -> float | None:
         return None if np.isnan(x) else float(x)
 
+    model = result.node_models[config.name]
     return {
         "run": config.run,
         "node": config.name,
@@ -380,15 +381,15 @@ def summary(config: Config, result: Result, resumed: bool, missing: list[dict[st
         "converged": bool(result.converged),
         "iterations": int(result.n_iter),
         "eigenvalues": [float(v) for v in result.eigenvalues],
-        "accuracy": list(map(number, result.accuracy)),
-        "span_accuracy": number(result.span_accuracy),
-        "span_accuracy_bound": number(result.span_accuracy_bound),
+        "accuracy": list(map(number, model.accuracy_)),
+        "span_accuracy": number(model.span_accuracy_),
+        "span_accuracy_bound": number(model.span_accuracy_bound_),
         "accuracy_method": None if result.estimate is None else result.estimate.method,
         "landmarks": result.n_landmarks,
         "privacy": None if result.ledger is None else result.ledger.as_dict(),
         "explained_variance_ratio": [float(v) for v in result.explained_variance_ratio],
         "bytes_sent": {kind: int(sent.sum()) for kind, sent in result.history["bytes"].items()},
         "resumed": resumed,
-        "transcript": result.node_models[config.name].transcript,
+        "transcript": model.transcript,
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # bytes; Linux counts in kB
     }

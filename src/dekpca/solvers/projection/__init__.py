@@ -138,7 +138,7 @@ class Projection:
                 raise ValueError(f"Projection: {name}={getattr(self, name)!r}; known are {', '.join(map(repr, known))}")
         for name, least in (("max_iter", 1), ("n_oversamples", 0), ("n_landmarks", 0)):
             value = getattr(self, name)
-            if value == "auto" and name != "max_iter":
+            if isinstance(value, str) and value == "auto" and name != "max_iter":
                 continue
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise ValueError(f"Projection: {name}={value!r}; it must be a whole number of at least {least}")

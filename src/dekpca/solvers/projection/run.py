@@ -30,7 +30,7 @@ class Run:
     options: ProjectionOptions
     nodes: list[Node]
     heard_rho: dict[int, Link]  # by node: the penalties of the nodes around on its z; empty with a schedule
-    first: PreparedRows
+    prepared: PreparedRows
     marks: Landmarks | None
     principal: Principal | None  # principal directions of all rows in landmark coordinates, and the network's mean
     transcript: Transcript

@@ -18,7 +18,6 @@ from ...messages import Script
 from ...network import Network
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver, run_round, run_rounds
 from ..sums import SumsOptions
-from ..sums.columns import PreparedRows
 from ..sums.judge import judge, judge_functions
 from ..sums.judging_rows import JudgingRows
 from ..sums.moments import Principal, Seen
@@ -274,25 +273,22 @@ class Products(Round):
         return {"own": total["own"], "white": white, "marks": marks @ white, "squares": squares, "mean": mean}
 
 
-def better_of(
-    run: Run, first: PreparedRows, principal: Principal, answer: Answer, values: np.ndarray, turn: np.ndarray
-) -> Script:
+def better_of(run: Run, principal: Principal, answer: Answer, values: np.ndarray, turn: np.ndarray) -> Script:
     """The answer of the iteration or of the landmarks at its start, whichever has the smaller estimated error; and its accuracy.
 
     `values` (n, q) are the columns of the iteration at the rows of this site, `turn` (q, k) makes components of them.
     """
-    (q, k), marks = turn.shape, answer.marks
+    (q, k), rows, marks = turn.shape, run.prepared.rows, answer.marks
     assert isinstance(marks, Landmarks)
-
     if not len(principal.values):  # all rows are equal
         return replace(answer, accuracy=Accuracy.of(np.ones(k), 1.0, 1.0))
-    psi = on_host(marks.coordinates(answer.kernel, first.rows.X)) - principal.mean
+    psi = on_host(marks.coordinates(answer.kernel, rows.X)) - principal.mean
     # Eigenvalues of the leak are far below those of the iterate's columns; both are judged with the landmarks' other components.
     together = np.concatenate([on_host(values), (psi @ principal.weights)[:, q:]], axis=1)
     apart = np.array([row["residual"] for row in run.history[-1]])  # how far each node is from its neighbors
     apart = np.where(sane(apart ** (2 * NEARLY_MAXIMUM)), apart, 1.0)  # of an iteration that has diverged
     own = float(np.sum(apart ** (2 * NEARLY_MAXIMUM)))
-    rounds = judge_both(Seen(first.rows, marks, answer.kernel), principal, run.options.sums, psi, together, own)
+    rounds = judge_both(Seen(rows, marks, answer.kernel), principal, run.options.sums, psi, together, own)
     start, iterate, told = yield from run_rounds(run.site, rounds, run.transcript)
 
     # The error is at least the distance from the components that the judge finds in the same functions (its estimate

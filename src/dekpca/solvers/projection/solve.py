@@ -36,6 +36,8 @@ docs/explanation/algorithm.md.
   where they use them; t starts at 0 again. (The authors' scripts remove it from the node's own objective alone.) At the end all components are
   scaled and sorted by their eigenvalues (`Spectrum`), for which neighbors exchange values once more.
 - Where the sum of the penalties is not above 2 lambda_1(K_j), the step of alpha_j has no maximum; this is refused (`check_penalties`).
+- The paper's answer is w_j, which `expansion="node"` gives. By default a model answers by z_j, over the samples of the neighborhood.
+- z is not clipped where its squares overflow; the next check ends such a run.
 
 The authors' published scripts (test.m of hefansjtu/DeKPCA-ADMM, Experiment1/dkpca_exp1.py of Yruikk/DeKPCA-ADMM_py) differ from Alg. 1 by more:
 
@@ -95,7 +97,7 @@ def solve(site: Site, options: ProjectionOptions, transcript: Transcript) -> Scr
     values, eigenvalues, turn, trace = yield from separated(run, rotation.astype(nodes[0].w.dtype))
     answer = make_answer(run, eigenvalues, turn, trace)
     if run.principal is not None and asked.init == "landmarks" and answer.kernel.has_sketch:
-        answer = yield from better_of(run, run.first, run.principal, answer, values, turn)
+        answer = yield from better_of(run, run.principal, answer, values, turn)
     return answer
 
 
@@ -105,10 +107,10 @@ def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Scri
     asked = options.asked
     rows = rows_of(site, options.sums)
     rows = rows if site.order is None else rows.at(site.order)
-    first, marks, principal = yield from run_rounds(site, agree(rows, options), transcript)
-    kernel, points, local = first.kernel, None, asked.centering == "local"
-    X = to_numpy(first.rows.X)
-    X = X.copy() if first.rows.X is site.X else X  # the models hold these rows: the caller may change its own
+    prepared, marks, principal = yield from run_rounds(site, agree(rows, options), transcript)
+    kernel, points, local = prepared.kernel, None, asked.centering == "local"
+    X = to_numpy(prepared.rows.X)
+    X = X.copy() if prepared.rows.X is site.X else X  # the models hold these rows: the caller may change its own
     parts = np.split(X, np.cumsum(site.own_sizes)[:-1])
     if marks is not None:
         points = Landmarks(to_numpy(marks.points), to_numpy(marks.root))
@@ -129,7 +131,7 @@ def meet(site: Site, options: ProjectionOptions, transcript: Transcript) -> Scri
         told = {node.number: dict.fromkeys(node.around, np.array([penalty(node, asked.rho)])) for node in nodes}
         rho = yield from exchange(site, "rho", told, lambda q, j: (1,), np.float64)
         heard_rho = {j: {q: float(value[0]) for q, value in own.items()} for j, own in rho.items()}
-    run = Run(site, options, nodes, heard_rho, first, marks, principal, transcript)
+    run = Run(site, options, nodes, heard_rho, prepared, marks, principal, transcript)
     for node in nodes:
         check_penalties(run, node)
     return run
@@ -149,13 +151,13 @@ def check_penalties(run: Run, node: Node) -> None:
 def agree(rows: SiteRows, options: ProjectionOptions) -> Solver:
     """The rounds of sums before the iteration: columns, landmarks, and the moments of the rows in landmark coordinates."""
     asked, few = options.asked, options.sums
-    first = yield from prepare_rows(rows, few)
+    prepared = yield from prepare_rows(rows, few)
     if not few.first:
-        return first, None, None
-    marks = yield from choose_landmarks(first, replace(few, kernel=first.kernel))
-    seen = Seen(first.rows, marks, first.kernel)
+        return prepared, None, None
+    marks = yield from choose_landmarks(prepared, replace(few, kernel=prepared.kernel))
+    seen = Seen(prepared.rows, marks, prepared.kernel)
     moments = Moments(seen, asked.centering == "global", options.n_columns, 1.0)
-    return first, marks, moments.found((yield moments))
+    return prepared, marks, moments.found((yield moments))
 
 
 def noisy(X: np.ndarray, name: str, options: ProjectionOptions) -> np.ndarray:
@@ -333,12 +335,12 @@ def make_answer(run: Run, eigenvalues: np.ndarray, turn: np.ndarray, trace: floa
         }
         wanted = list(expansions)[0 if m else 1 : 1 + list(expansions).index(asked.expansion)]
         terms[node.number] = {name: expansions[name] for name in wanted}
-    first, marks, principal = run.first, run.marks, run.principal
+    prepared, principal = run.prepared, run.principal
     mean = None if principal is None or asked.centering != "global" else back(principal.mean)
     names = run.history[0][0]
     return Answer(
-        site=site, kernel=first.kernel, terms=terms, eigenvalues=back(eigenvalues), trace=trace, mean=mean,
-        marks=marks, scales=first.scales, fill=first.fill,
+        site=site, kernel=prepared.kernel, terms=terms, eigenvalues=back(eigenvalues), trace=trace, mean=mean,
+        marks=run.marks, scales=prepared.scales, fill=prepared.fill,
         n_iter=len(run.history), runs=tuple(run.runs), transcript=run.transcript,
         history={name: np.array([[row[name] for row in rows] for rows in run.history]) for name in names},
     )  # fmt: skip

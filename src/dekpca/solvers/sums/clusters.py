@@ -68,31 +68,23 @@ class Weigh(Round):
         return {"cuts": cuts_of(np.rint(total["count"]), total["weight"], self.wanted, self.seed)}
 
     def check(self, told: Arrays) -> None:
+        super().check(told)
         check_cuts(told["cuts"], self.wanted)
 
 
 @dataclass(frozen=True, eq=False)
-class Centres(Round):
-    """The weighted mean of the coordinates of each cluster; clusters of too few rows have none. `cuts` as in `Weigh`, for the next split."""
+class Centres(Weigh):
+    """As `Weigh`, and the weighted mean of the coordinates of each cluster; clusters of too few rows have none. `cuts` are for the next split."""
 
-    rows: SiteRows
     coordinates: Array
-    label: Labels
-    weights: Weights
-    clusters: int
-    wanted: int
-    heaviest: float
     even: bool  # no few rows may outweigh the others of their cluster: the mean would be like them
-    seed: int
-    kind = "clusters"
 
     def term(self) -> Arrays:
         return sums_by_label(self.label(), self.clusters, self.coordinates, self.weights(), self.rows.stand_for)
 
     def bounds(self) -> dict[str, Any]:
-        farthest = 2.0 * self.rows.columns**0.5 * self.rows.largest
-        weight = self.rows.total * self.heaviest
-        return {"count": self.rows.total, "weight": weight, "squares": weight * self.heaviest, "sum": weight * farthest}
+        farthest, found = 2.0 * self.rows.columns**0.5 * self.rows.largest, super().bounds()
+        return found | {"squares": found["weight"] * self.heaviest, "sum": found["weight"] * farthest}
 
     def told(self) -> Shapes:
         many = self.clusters
@@ -102,10 +94,6 @@ class Centres(Round):
         there, centre = means(total, self.even)
         count = np.where(there, np.rint(total["count"]), 0)
         return {"there": there, "centre": centre, "cuts": cuts_of(count, total["weight"], self.wanted, self.seed)}
-
-    def check(self, told: Arrays) -> None:
-        super().check(told)
-        check_cuts(told["cuts"], self.wanted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,14 +277,14 @@ def first_landmarks(rows: SiteRows, axes: Axes, marks: Landmarks, options: SumsO
     for number, part in enumerate(STAGES):
         pieces = Pieces.of(centres, cuts, axes, seed + number)
         if pieces.many:
-            told = yield Centres(some, Y, partial(pieces.label, Y), ones, pieces.many, 0, 1.0, True, seed)
+            told = yield Centres(some, partial(pieces.label, Y), ones, pieces.many, 0, 1.0, seed, Y, True)
             centres = np.concatenate([centres, told["centre"][told["there"] > 0]])
         for step in range(STEPS):
             last, nearby = step == STEPS - 1, partial(nearest, Y, centres)
             if last and part == STAGES[-1]:
                 break
             more = max(wanted // STAGES[number + 1] - len(centres), 0) if last else 0
-            told = yield Centres(some, Y, nearby, ones, len(centres), more, 1.0, True, seed + number)
+            told = yield Centres(some, nearby, ones, len(centres), more, 1.0, seed + number, Y, True)
             there = told["there"] > 0
             if there.any():
                 centres, cuts = told["centre"][there], told["cuts"][there]
@@ -318,7 +306,7 @@ def more_landmarks(
     pieces = Pieces.of(old, told["cuts"], axes, seed)
     if not pieces.many:
         return np.zeros((0, rows.columns))
-    told = yield Centres(rows, Y, partial(pieces.label, Y), weights, pieces.many, 0, heaviest, even, seed)
+    told = yield Centres(rows, partial(pieces.label, Y), weights, pieces.many, 0, heaviest, seed, Y, even)
     new = told["centre"][told["there"] > 0]
 
     def among_new(new: np.ndarray) -> Array:
@@ -326,7 +314,7 @@ def more_landmarks(
 
     for _ in range(STEPS - 1):
         if len(new):
-            told = yield Centres(rows, Y, partial(among_new, new), weights, len(new), 0, heaviest, even, seed)
+            told = yield Centres(rows, partial(among_new, new), weights, len(new), 0, heaviest, seed, Y, even)
             new = told["centre"][told["there"] > 0]
     if not len(new):
         return np.zeros((0, rows.columns))

@@ -251,9 +251,11 @@ class Moments(Round):
 
     def check(self, told: Arrays) -> None:
         super().check(told)
-        values, (trace, missed) = told["values"], told["trace"]
+        values, (trace, missed), mean = told["values"], told["trace"], told["mean"]
         falling = (values >= 0).all() and (np.diff(values) <= 0).all()
-        if not falling or told["count"][0] < 1 or trace < -1e-6 * abs(missed):
+        # of rows that are all alike the trace is the rounding of what centring takes off
+        least = -1e-6 * (abs(missed) + told["count"][0] * float(mean @ mean))
+        if not falling or told["count"][0] < 1 or trace < least:
             raise BadConclusion("the root tells eigenvalues or a trace that no sum of squares has; start all anew")
         (count,), rows, kernel = told["count"], self.seen.rows.total, self.seen.kernel
         normal = kernel.is_normal or kernel.normalize
