@@ -161,6 +161,26 @@ def test_as_many_landmarks_as_rows_are_the_rows_and_the_answer_is_exact(rows):
     assert model.span_accuracy_bound_ > 1 - 1e-9
 
 
+@pytest.mark.parametrize(("rows", "seed"), [(101, 0), (303, 0), (303, 2)])
+def test_means_and_rows_that_are_as_many_as_rows_give_way_to_all_rows(rows, seed):
+    """Rows are drawn by chance: with means they may be as many as are allowed before all are asked for, and then nothing followed."""
+    X = np.random.default_rng(seed).normal(size=(rows, 6))
+    model = DecentralizedKernelPCA(3, gamma=2.0, network=3, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NarrowKernelWarning)
+        model.fit(X)
+    assert model.n_landmarks_ == rows
+    assert all("rows of the nodes" in str(held) for held in model.node_models_[0].contents)
+    assert model.span_accuracy_bound_ > 1 - 1e-9
+
+
+def test_a_kernel_without_a_bound_accuses_no_root():
+    """In clear the means of its features were compared with a bound for kernels that have one."""
+    X = 10 * np.random.default_rng(0).normal(size=(600, 6))
+    model = DecentralizedKernelPCA(3, kernel="poly", gamma=1.0, degree=3, network=4, random_state=0).fit(X)
+    assert model.span_accuracy_bound_ > 0.999
+
+
 @pytest.mark.parametrize("settings", [{"landmarks": 80}, {"solver": Projection(n_landmarks=80)}], ids=str)
 def test_nodes_too_small_to_judge_take_part(settings, monkeypatch):
     """None of their rows may be among those that judge."""

@@ -11,9 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
 
 from conftest import clusters, make_options
-from dekpca import Network
+from dekpca import DecentralizedKernelPCA, Network
 from dekpca.engines import local
 from dekpca.engines.tree import over_tree
 from dekpca.kernels import make_kernel
@@ -416,6 +417,16 @@ def test_a_bound_on_what_leaves_the_span_costs_no_digits_of_errors(n, gamma):
     sealed, plain = (run(parts, network, o).answers[0].accuracy for o in (options, clear))
     assert max(plain.errors) < 1e-4
     np.testing.assert_allclose(sealed.errors, plain.errors, rtol=1e-3, atol=1e-12)
+
+
+def test_a_leak_below_the_unit_of_its_sum_is_no_accuracy():
+    """Of eigenvalues of 1e-9 of the largest: the leak came out as 0, and so did the error."""
+    X = np.random.default_rng(0).normal(size=(9000, 2))
+    settings = {"privacy": "secure-sums", "share_rows": False, "network": 4, "max_landmarks": 40, "random_state": 0}
+    model = DecentralizedKernelPCA(20, gamma=0.01, **settings)
+    with pytest.warns(ConvergenceWarning, match="less accurate than tol"):
+        model.fit(X)
+    assert model.span_accuracy_bound_ < 0.5
 
 
 @pytest.mark.parametrize("name", ["path", "star", "ring", "grid"])

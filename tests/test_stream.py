@@ -223,6 +223,16 @@ def test_memory_is_bounded_and_a_pickle_goes_on():
     assert not hasattr(model, "n_samples_seen_")
 
 
+def test_refresh_with_no_more_rows_than_landmarks_adds_landmarks():
+    """All rows of the first call are landmarks; those of the second, which lie elsewhere, become landmarks beside them."""
+    rng = np.random.default_rng(0)
+    before, now = rng.normal(size=(300, 6)), rng.normal(size=(300, 6)) + 8
+    model = DecentralizedKernelPCA(3, gamma=0.5, network=3, random_state=0).partial_fit(before)
+    assert model.n_landmarks_ == 300
+    assert model.refresh(now).n_landmarks_ > 400
+    assert model.span_accuracy_bound_ > 0.999
+
+
 def test_a_buffer_that_the_caller_uses_again_and_a_frame_with_owners():
     frame = pd.DataFrame(X[:900], columns=list("abcde")).assign(owner=OWNER[:900])
     named = model_of(landmarks=pd.DataFrame(POINTS, columns=list("abcde")))

@@ -177,7 +177,8 @@ def _settle_landmarks(options: Options, settings: Settings, sizes: np.ndarray) -
         return replace(options, n_landmarks=int(given) if free else min(int(given), total, room))
     most = min(options.max_landmarks, room)
     if most == MAX_LANDMARKS and total <= SMALL_TABLE and options.share_rows:
-        most = total
+        # beside those of an earlier run there is room for all rows
+        most = total if settings.resume is None else 2 * total
     first = min(max(FIRST_LANDMARKS, 4 * int(options.n_components)), most)
     return replace(options, n_landmarks=first, max_landmarks=most, grow=True)
 

@@ -159,8 +159,9 @@ class Kernel(ABC):
         return self.gamma * float(aac.array_namespace(squares).max(squares)) > FAR_FROM_ORIGIN
 
     def features(self, X: Array, frequencies: Array, groups: int = 1, weights: Array | float = 1.0) -> Array:
-        """Random Fourier features (n, 2 count), whose inner products estimate k without bias; k(x, x) is exact. Those of several groups of
-        frequencies follow each other. `weights` (groups * count,): of the squares, for frequencies that were drawn from another distribution."""
+        """Random Fourier features (n, 2 count), whose inner products estimate k without bias. Those of several groups of frequencies
+        follow each other. `weights` (groups * count,): of the squares, for frequencies that were drawn from another distribution; without them
+        k(x, x) is exact."""
         xp = aac.array_namespace(X)
         count = frequencies.shape[0] // groups
         half = xp.tan(X @ transposed(0.5 * frequencies))

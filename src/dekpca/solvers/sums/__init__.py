@@ -206,6 +206,8 @@ def first_stage(prepared: PreparedRows, options: SumsOptions, axes: Axes | None)
             alike, wanted = (lambda: rows.equal_weights), options.first - marks.size
             more = yield from rows_as_landmarks(rows, alike, float(rows.total), wanted, marks, options, "0")
             marks = marks.plus(more, "rows", kernel)
+            if as_many_as_rows(marks.size, rows, options):
+                marks = yield from all_rows(rows, options)
     if not marks.size:
         raise ValueError(
             f"no landmarks came out: the kernel is zero at all of them, or there are fewer than {LEAST_CLUSTER} rows and share_rows=False; use other "
@@ -228,7 +230,8 @@ def next_stage(
     if not wanted or axes is None:
         return None
     if as_many_as_rows(marks.size + wanted, seen.rows, options):
-        return None if marks.kinds[0][0] == "rows" else (yield from all_rows(seen.rows, options))
+        found = yield from all_rows(seen.rows, options)
+        return None if found.kinds == marks.kinds else found
     size, kernel = sample_size(marks.size, options), options.kernel
     rows, weights = rows_to_grow_by(seen, principal, size, f"growth {stage}")
     heaviest = max(options.largest, 2.0 * principal.missed / size)
@@ -238,6 +241,8 @@ def next_stage(
         rest, missed = (lambda: seen.rest), principal.missed
         points = yield from rows_as_landmarks(seen.rows, rest, missed, wanted, more, options, str(stage))
         more = more.plus(points, "rows", kernel)
+        if as_many_as_rows(more.size, seen.rows, options):  # means and some of the rows
+            return (yield from all_rows(seen.rows, options))
     least = marks.size + 1 if options.share_rows else WORTHWHILE * marks.size
     return more if more.size >= least else None
 

@@ -29,6 +29,7 @@ import numpy as np
 from ...accuracy import Accuracy, mixed_groups
 from ...arrays import flip_signs, like, squares_of_rows, transposed, upper_triangle
 from ...chunks import STRIPES, row_bytes, summed
+from ...privacy.fixed_point import FixedPoint
 from ...rounds import Arrays, BadConclusion, Round, Shapes, Solver
 from .judging_rows import (
     EFFORT,
@@ -99,9 +100,11 @@ class Sketch(Round):
         return {"image": (GROUPS, many, self.q), "mean": (GROUPS, many), "weight": (3,), "power": power}
 
     def check(self, told: Arrays) -> None:
-        """Refuse a mean that is longer than any row's features: beside it they would be rounded, to steps."""
+        """Refuse a mean that is longer than any row's features, if k(x, x) has a bound: beside it they would be rounded, to steps."""
         super().check(told)
-        if (np.linalg.norm(told["mean"], axis=1) ** 2 > LONGEST * self.judges.options.largest).any():
+        kernel = self.judges.seen.kernel
+        bounded = kernel.is_normal or kernel.normalize
+        if bounded and (np.linalg.norm(told["mean"], axis=1) ** 2 > LONGEST).any():
             raise BadConclusion(
                 "the root tells a mean of features that is longer than those of any row; start all anew"
             )
@@ -285,6 +288,14 @@ class Leak(Round):
         leak = 4.0 * (long * total * image**2 + ROOM * (own**2 + np.linalg.norm(told["image"], axis=0).max() ** 2))
         return {"leak": leak, "power": long * total}
 
+    def _rounded(self) -> float:
+        """How much of the leak the fixed point of sums under masks may hide, at most: where eigenvalues are tiny it is not little."""
+        judges, bounds = self.images.judges, self.bounds()
+        if not judges.options.sealed or bounds is None or not np.isfinite(bounds["leak"]):
+            return 0.0
+        unit = 2.0 ** -float(FixedPoint(bounds["leak"]).bits)
+        return self.separated["basis"].shape[1] * judges.seen.rows.nodes * unit
+
     def told(self) -> Shapes:
         k = self.separated["basis"].shape[1]
         return {"errors": (k,), "error": (3,), "group": (k,)}
@@ -302,7 +313,8 @@ class Leak(Round):
         following = min(values[-1], size) if self.whole or len(values) == k else values[-1]
         hidden = size >= HIDDEN * values[k - 1]  # a component may hide in the rest
         gap = np.maximum(values[:k] - (max(following, size) if hidden else following), 1e-12 * max(values[0], 1e-300))
-        leak = _positive((total["leak"] + total["leak"].T) / 2) / np.outer(gap, gap)
+        leak = _positive((total["leak"] + total["leak"].T) / 2) + self._rounded() * np.eye(k)
+        leak = leak / np.outer(gap, gap)
         chances = ((1.0, 1.0), (LEAK, LUCK), (LEAK, LUCK / self.images.judges.gain))
         parts = [low * leak + luck * told["turned"] for low, luck in chances]
         error, bound, within_reach = (float(np.linalg.eigvalsh(part)[-1]) for part in parts)
