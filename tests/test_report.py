@@ -53,6 +53,9 @@ class Seen(HTMLParser):
                 self.headings.append(data)
 
 
+LARGER = (160, 120, 80, 140)  # so many rows that not all of them become landmarks
+
+
 def fitted(network=None, sizes=(40, 30, 20, 35), k=3, **settings):
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(n, 5)) * np.geomspace(2, 0.5, 5) + rng.normal(size=5) for n in sizes]
@@ -70,7 +73,7 @@ def projection(**options):
 def full(tmp_path_factory):
     """A page with every section filled and several stages, by nodes with names that must not run."""
     network = dekpca.Network.from_edges([(NASTY, "rome"), ("rome", "oslo"), ("oslo", "bonn"), ("bonn", NASTY)])
-    model, parts = fitted(network, tol=1e-6)
+    model, parts = fitted(network, LARGER, tol=1e-6)
     assert len(model.history_["landmarks"]) > 1
     X = np.concatenate(parts)
     owner = np.repeat(np.arange(4), [len(p) for p in parts])
@@ -129,29 +132,38 @@ def test_the_error_is_shown_stage_by_stage(full):
     np.testing.assert_allclose(numbers(stated["y"]), np.maximum(history["error"], 1e-12))
     np.testing.assert_allclose(numbers(stated["error_y"]["array"]), np.maximum(history["bound"], 1e-12) - numbers(stated["y"]))  # fmt: skip
     assert f"{len(history['landmarks'])} stages" in text_of(page)
-    # The nodes estimate it: not below a third of it here, and what they state as the bound holds.
+    # The nodes estimate it: within a factor of three here, and what they state as the bound holds.
     known, error = numbers(true["y"]), numbers(stated["y"])
     large = error > 1e-9  # below, both are rounding
     assert large.any()
     assert (known[large] < np.maximum(history["bound"], 1e-12)[large]).all()
-    assert (known[large] < 3 * error[large]).all()
+    assert (np.abs(np.log(known[large] / error[large])) < np.log(3)).all()
 
 
 def test_true_errors_of_earlier_stages_are_those_of_fits_that_stop_there(full):
     """A fit whose landmarks may not grow further has the same error as the stage of a longer one."""
     _, model = full
-    parts = fitted(sizes=(40, 30, 20, 35))[1]
+    parts = fitted(sizes=LARGER)[1]
     X = np.concatenate(parts)
     central = baselines.central(parts, 3, gamma=0.05)
     errors = measures.true_errors(model, Samples(X), model.nodes_, central)
     first = int(model.history_["landmarks"][0])
     with pytest.warns(ConvergenceWarning):
-        short = fitted(model.network_, tol=1e-6, max_landmarks=first)[0]
+        short = fitted(model.network_, LARGER, tol=1e-6, max_landmarks=first)[0]
     assert short.n_landmarks_ == first
     alone = measures.true_errors(short, Samples(X), short.nodes_, central)
-    # the noise of judging, which is another one, turns the components of both a little
-    assert max(errors[0], alone[-1]) < model.history_["bound"][0]
+    assert 0.5 < errors[0] / alone[-1] < 2  # the noise of judging, which is another one, turns the components a little
     assert errors[-1] < errors[0] / 3
+
+
+def test_stages_before_all_rows_were_landmarks_have_no_true_error():
+    """Their landmarks are not in the model."""
+    model, parts = fitted(tol=1e-9)
+    assert model.history_["landmarks"][-1] == 125 > model.history_["landmarks"][0]
+    central = baselines.central(parts, 3, gamma=0.05)
+    errors = measures.true_errors(model, Samples(np.concatenate(parts)), model.nodes_, central)
+    assert np.isnan(errors[:-1]).all()
+    assert errors[-1] < 1e-12
 
 
 def test_rounds_are_those_of_the_tree(full):
@@ -281,7 +293,7 @@ def test_the_embedding_holds_the_values_of_every_view(full):
     spec = data_of(page)["embedding"]
     assert len(spec["values"]) == 9  # central, and each node with and without the others
     values = [np.array([np.frombuffer(base64.b64decode(c), "<f4") for c in view]).T for view in spec["values"]]
-    X = np.concatenate(fitted(sizes=(40, 30, 20, 35))[1])
+    X = np.concatenate(fitted(sizes=LARGER)[1])
     mine = model.node_models_[1].transform(X)
     signs = np.sign((mine * values[3]).sum(axis=0))
     np.testing.assert_allclose(values[3], mine * signs, rtol=1e-5, atol=1e-6)
@@ -358,12 +370,13 @@ def test_every_kind_of_model(tmp_path, settings):
     model, parts = fitted(**settings)
     given = {name: value for name, value in settings.items() if name in ("kernel", "standardize")}
     central = baselines.central(parts, 3, gamma=0.05, **given)
-    page = fit_report(tmp_path / "x.html", model, np.concatenate(parts), central=central, node_of=model.nodes_)
+    X = np.concatenate(parts)
+    page = fit_report(tmp_path / "x.html", model, X, central=central, node_of=model.nodes_)
     figures = data_of(page)
     assert {"network", "agreement", "embedding", "eigenvalues"} <= set(figures)
     if len(model.history_["landmarks"]):
         known = numbers(figures["error"]["data"][1]["y"])
-        assert np.isfinite(known).all()
+        assert np.isfinite(known if model.n_landmarks_ < len(X) else known[-1:]).all()
         assert known[-1] <= 1.5 * max(model.history_["bound"][-1], 1e-9)
 
 
@@ -454,7 +467,7 @@ def test_the_snippet_fits_the_same_model(full):
     page, model = full
     code = html.unescape(re.search(r'aria-label="Python code"><code>(.*?)</code>', page.read_text(), re.DOTALL)[1])
     rng = np.random.default_rng(0)
-    parts = [rng.normal(size=(n, 5)) * np.geomspace(2, 0.5, 5) + rng.normal(size=5) for n in (40, 30, 20, 35)]
+    parts = [rng.normal(size=(n, 5)) * np.geomspace(2, 0.5, 5) + rng.normal(size=5) for n in LARGER]
     names = {"X": np.concatenate(parts), "node_of": np.repeat(np.arange(4), [len(p) for p in parts])}
     exec(code, names)
     np.testing.assert_array_equal(names["model"].eigenvalues_, model.eigenvalues_)

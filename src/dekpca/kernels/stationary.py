@@ -15,7 +15,7 @@ from .base import Array, Kernel, RandomMap
 WIDER = 2.0  # over the number of columns: how much wider; from 1 to 4 the noise of judgements is about the same (benchmarks/frequencies.py)
 MOST_LOG = 80.0  # of a ratio of densities in float32; one that is larger has no weight
 UNEVEN = 0.25  # of the frequencies of a laplacian kernel that judge: one of their columns is drawn wider
-WIDTHS = 4.0 ** np.arange(1, 9)  # by so much, whatever the width of the rows is
+WIDTHS = 4.0 ** np.arange(1, 15)  # by so much, for kernels up to some 1e8 times as wide as the rows
 
 
 class Stationary(Kernel):

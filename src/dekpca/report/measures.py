@@ -13,7 +13,7 @@ from sklearn.base import clone
 from .. import metrics
 from ..arrays import on_host
 from ..data.columns import Samples
-from ..node_model import NodeModel
+from ..node_model import LANDMARK_KINDS, NodeModel
 
 WHOLE = 2000  # nodes; larger networks are drawn in part
 PART = 400  # nodes drawn of a larger network
@@ -79,7 +79,7 @@ def span_error(values: Any, truth: Any) -> float:
 def true_errors(model: Any, X: Samples | None, node_of: Any, central: NodeModel | None) -> np.ndarray:
     """The error of each stage, for somebody with the rows of all nodes and the central answer; nan if that is not so.
 
-    The last stage is the model. Those before it are fitted again, with the landmarks that they had.
+    The last stage is the model. Those before it are fitted again, with the landmarks that they had; not if all rows took the place of these.
     """
     stages = model.history_["landmarks"]
     found = np.full(len(stages), np.nan)
@@ -88,7 +88,7 @@ def true_errors(model: Any, X: Samples | None, node_of: Any, central: NodeModel 
     k, node = len(model.eigenvalues_), model.node_models_[model.network_.names[model.answering_node_]]
     truth = on_host(central.transform(X))[:, :k]
     found[-1] = span_error(node.transform(X), truth)
-    if node_of is None or model.privacy_ is not None:
+    if node_of is None or model.privacy_ is not None or node.contents[0].what == LANDMARK_KINDS["rows"][0]:
         return found
     points = np.concatenate([on_host(p) for p in node.functions["landmarks"].points])
     points = node.features.from_sorted(points if node.scales is None else on_host(node.scales.restored(points)))

@@ -139,9 +139,8 @@ class Power(Round):
 
     def term(self) -> Arrays:
         basis, mean = like(self.psi, self.basis), like(self.psi, self.mean)
-        level = like(
-            self.psi, self.mean @ self.basis
-        )  # not (psi - mean) @ basis: means that cancel would make steps of functions
+        # not (psi - mean) @ basis: means that cancel would make steps of functions
+        level = like(self.psi, self.mean @ self.basis)
 
         def part(rows: slice) -> tuple[Array]:
             some = self.psi[rows, :]

@@ -276,7 +276,7 @@ class Leak(Round):
         return {"leak": leak / (GROUPS * (GROUPS - 1)), "power": power}
 
     def bounds(self) -> dict[str, Any] | None:
-        """None if rows are shared, or for another solver. Else not by the sizes of terms: a root that lies would choose what leaves the span, and
+        """None for the judge by rows, or for another solver. Else not by the sizes of terms: a root that lies would choose what leaves the span, and
         bisect the size of the term of each node."""
         images, told, judges = self.images, self.separated, self.images.judges
         if images.squared or self.outside is not None:
