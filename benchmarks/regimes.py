@@ -45,6 +45,7 @@ from dekpca import DecentralizedKernelPCA, Network
 
 TOL = 1e-3
 SMALL, LARGE = 1e-6, 0.3  # true errors between which estimate and bound are judged
+TINY = 1e-12  # smaller ones are rounding
 LOW, HIGH = 0.3, 6.0  # estimate over true error
 OFTEN = 0.95  # of the judged fits
 STATED, AGREES = 0.99, 0.95  # a component that is stated at the first agrees at least at the second
@@ -611,6 +612,10 @@ def report(cells: list[Cell], failed: list[str]) -> bool:
         holds = claim(False, "the models state no bound")
     else:
         holds &= claim_share(judged, is_bounded, f"bound at least the true error in at least {OFTEN:.0%}")
+    tiny = [c for c in cells if TINY < c.error <= SMALL]
+    print(
+        f"Of {len(tiny)} fits with true errors from {TINY:g} to {SMALL:g} {np.mean([is_bounded(c) for c in tiny]):.1%} have such a bound."
+    )
     holds &= claim_components(cells)
     holds &= claim(not broken, f"no fit failed; {len(refused)} were refused for an indefinite kernel", failed)
     costs(cells)
